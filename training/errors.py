@@ -1,0 +1,23 @@
+"""What a person at the command line may have got wrong.
+
+TrainingError            shown as one message, exit code 2
+├── DataError            a data set is missing, malformed or too small
+├── RecipeError          a recipe or one of its fields cannot be used
+└── ExportError          the network and its ONNX graph disagree, or cannot be written
+"""
+
+
+class TrainingError(Exception):
+    """Says what was wrong, what was expected, and what to do."""
+
+
+class DataError(TrainingError):
+    pass
+
+
+class RecipeError(TrainingError):
+    pass
+
+
+class ExportError(TrainingError):
+    pass

@@ -1,0 +1,156 @@
+"""torch → ONNX with the contract's input, checked against torch on every output.
+
+Networks are exported from their normalised input; `with_image_input` then puts the conversion from uint8 pixels in
+front of any such graph, so that the tensor between the two is always called `normalised`: the input
+gradient starts there.
+"""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor, nn
+
+from training.augment import normalise
+from training.errors import ExportError
+from training.networks import Classifier
+
+OPSET = 18
+NORMALISED = "normalised"
+PARITY_BATCHES = (1, 2, 7, 32)
+TOLERANCE = 1e-4
+
+
+class _NamedOutputs(nn.Module):
+    """Plain tensors in a fixed order, as the exporter wants them."""
+
+    def __init__(self, network: Classifier) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        logits, confidence_logit = self.network(x)
+        return (logits,) if confidence_logit is None else (logits, confidence_logit)
+
+
+def output_names(network: Classifier) -> list[str]:
+    return ["logits"] if network.branch is None else ["logits", "confidence_logit"]
+
+
+def export_network(network: Classifier, mean: Sequence[float], std: Sequence[float], size: int) -> onnx.ModelProto:
+    """The forward graph: `image` uint8 [N,H,W,3] → `logits` [N,K] and, with a branch, `confidence_logit` [N]."""
+    example = torch.zeros(2, 3, size, size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter warns about its own deprecations
+        program = torch.onnx.export(
+            _NamedOutputs(network).eval(),
+            (example,),
+            dynamo=True,
+            verbose=False,
+            opset_version=OPSET,
+            input_names=[NORMALISED],
+            output_names=output_names(network),
+            dynamic_shapes=({0: torch.export.Dim("N")},),
+        )
+    assert program is not None
+    return with_image_input(program.model_proto, mean, std)
+
+
+def with_image_input(model: onnx.ModelProto, mean: Sequence[float], std: Sequence[float]) -> onnx.ModelProto:
+    """Replaces the float input [N,3,H,W] by `image` uint8 [N,H,W,3] and puts the normalisation inside the graph."""
+    graph = model.graph
+    if len(graph.input) != 1:
+        raise ExportError(f"the graph has {len(graph.input)} inputs, expected one image tensor.")
+    shape = [d.dim_value for d in graph.input[0].type.tensor_type.shape.dim]
+    if len(shape) != 4 or shape[1] != 3:
+        raise ExportError(f"the graph's input has shape {shape}, expected [N,3,H,W].")
+    height, width = shape[2], shape[3]
+    old = graph.input[0].name
+    for node in graph.node:
+        node.input[:] = [NORMALISED if name == old else name for name in node.input]
+    scale = (1 / (255 * np.asarray(std, np.float64))).astype(np.float32).reshape(1, 1, 1, 3)
+    shift = (-np.asarray(mean, np.float64) / np.asarray(std, np.float64)).astype(np.float32).reshape(1, 1, 1, 3)
+    graph.initializer.extend(
+        [numpy_helper.from_array(scale, "pixel_scale"), numpy_helper.from_array(shift, "pixel_shift")]
+    )
+    front = [
+        helper.make_node("Cast", ["image"], ["pixels"], name="to_float", to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["pixels", "pixel_scale"], ["scaled_pixels"], name="scale_pixels"),
+        helper.make_node("Add", ["scaled_pixels", "pixel_shift"], ["shifted_pixels"], name="shift_pixels"),
+        helper.make_node("Transpose", ["shifted_pixels"], [NORMALISED], name="channels_first", perm=[0, 3, 1, 2]),
+    ]
+    rest = list(graph.node)
+    del graph.node[:]
+    graph.node.extend(front + rest)
+    del graph.input[:]
+    graph.input.append(helper.make_tensor_value_info("image", TensorProto.UINT8, ["N", height, width, 3]))
+    _forget_traces(model)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def _forget_traces(model: onnx.ModelProto) -> None:
+    """Drops the exporter's notes (stack traces with file names of this machine): they are nobody's business."""
+    model.doc_string = ""
+    del model.metadata_props[:]
+    del model.graph.metadata_props[:]
+    for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
+        del value.metadata_props[:]
+    for node in model.graph.node:
+        del node.metadata_props[:]
+        node.doc_string = ""
+    for initializer in model.graph.initializer:
+        del initializer.metadata_props[:]
+
+
+def open_graph(model: onnx.ModelProto | Path, threads: int = 0) -> onnxruntime.InferenceSession:
+    """A CPU session for calibration and evaluation, before there is a bundle to open through the service."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def run_graph(
+    session: onnxruntime.InferenceSession, images: NDArray[np.uint8], batch: int = 250
+) -> dict[str, NDArray[np.float32]]:
+    """Every output for every image, a batch at a time."""
+    names = [output.name for output in session.get_outputs()]
+    parts = [session.run(names, {"image": images[i : i + batch]}) for i in range(0, len(images), batch)]
+    return {name: np.concatenate([part[k] for part in parts]) for k, name in enumerate(names)}
+
+
+@torch.no_grad()
+def check_parity(
+    model: onnx.ModelProto,
+    network: Classifier,
+    mean: Sequence[float],
+    std: Sequence[float],
+    images: NDArray[np.uint8],
+) -> float:
+    """Largest difference between torch and ONNX Runtime over all outputs and batch sizes; too large is refused."""
+    session = open_graph(model)
+    largest = 0.0
+    for batch in PARITY_BATCHES:
+        sample = images[np.arange(batch) % len(images)]
+        normalised = normalise(torch.from_numpy(sample), torch.tensor(mean), torch.tensor(std))
+        expected = _NamedOutputs(network).eval()(normalised)
+        found = run_graph(session, sample, batch)
+        for name, reference in zip(output_names(network), expected, strict=True):
+            if found[name].shape != tuple(reference.shape):
+                raise ExportError(
+                    f"output {name} at batch {batch} has shape {found[name].shape}, "
+                    f"torch gives {tuple(reference.shape)}."
+                )
+            scale = max(1.0, float(reference.abs().max()))
+            largest = max(largest, float(np.abs(found[name] - reference.numpy()).max()) / scale)
+    if not largest <= TOLERANCE:
+        raise ExportError(f"the ONNX graph differs from torch by {largest:.2e}, expected at most {TOLERANCE:g}.")
+    return largest

@@ -1,0 +1,35 @@
+"""The confidence branch, and the one shape every network has: body → features → class head and confidence branch."""
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+
+class Output(NamedTuple):
+    logits: Tensor  # [N,K]
+    confidence_logit: Tensor | None  # [N]; None for a network without the branch
+
+
+class Classifier(nn.Module):
+    """A body that gives [N,D] features, a head that turns them into logits, and maybe a confidence branch."""
+
+    def __init__(self, body: nn.Module, head: nn.Module, feature_width: int) -> None:
+        super().__init__()
+        self.body, self.head, self.feature_width = body, head, feature_width
+        self.branch: nn.Module | None = None
+
+    def forward(self, x: Tensor) -> Output:
+        features = self.body(x)
+        z = None if self.branch is None else self.branch(features).squeeze(1)
+        return Output(self.head(features), z)
+
+
+def add_confidence_branch(network: Classifier, hidden: tuple[int, ...] = ()) -> Classifier:
+    """Adds fully connected layers from the penultimate features to one confidence logit; () is a single Linear."""
+    layers: list[nn.Module] = []
+    width = network.feature_width
+    for next_width in hidden:
+        layers += [nn.Linear(width, next_width), nn.ReLU()]
+        width = next_width
+    network.branch = nn.Sequential(*layers, nn.Linear(width, 1))
+    return network
