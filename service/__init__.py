@@ -1,0 +1,1 @@
+"""confgate's serving half: bundles in, gated answers out. Nothing here needs torch."""

@@ -1,0 +1,97 @@
+"""Everything that can go wrong, as one tree. The numbers are what `service.problems` answers over HTTP.
+
+ConfgateError
+├── StartError                   stops the start, or refuses a reload, with a message for the operator
+│   ├── SettingsError            a setting has a value that is not allowed
+│   ├── BundleError              a bundle breaks its contract: file, field, found, expected
+│   └── DeviceError              the device that was asked for cannot be had
+└── RequestError                 one request cannot be answered; the service goes on
+    ├── MalformedRequest     400 the request cannot be read, or asks for something that does not exist
+    ├── UnknownModel         404 no such model or version is loaded
+    ├── BodyTimeout          408 the body came too slowly, or never came whole
+    ├── TooLarge             413 too many bytes, pixels, images or parts
+    ├── UnsupportedType      415 the Content-Type is none that is served
+    ├── InvalidImage         422 the bytes are not an image that can be decoded
+    ├── QueueFull            429 the queue has no room: try again after `retry_after` seconds
+    ├── InferenceFailed      500 the model failed on this batch
+    ├── NotReady             503 no model is loaded yet, or the service is shutting down
+    └── DeadlineExceeded     504 the answer would come too late
+
+ClientGone stands apart: the client hung up, so there is nobody to tell.
+"""
+
+# ruff: noqa: N818 - the names say what happened, as httpx's do; "Error" is on the branches of the tree
+
+
+class ConfgateError(Exception):
+    """Base of every error that confgate raises on purpose."""
+
+
+class StartError(ConfgateError):
+    """Stops the start of the service."""
+
+
+class SettingsError(StartError):
+    """A setting has a value that is not allowed."""
+
+
+class DeviceError(StartError):
+    """The device that was asked for cannot be had."""
+
+
+class BundleError(StartError):
+    """A bundle breaks its contract."""
+
+    def __init__(self, file: object, field: str, found: object, expected: str) -> None:
+        self.file = str(file)
+        self.field = field
+        self.found = found
+        self.expected = expected
+        super().__init__(f"{self.file}: {field}: found {found}, expected {expected}")
+
+
+class RequestError(ConfgateError):
+    """One request cannot be answered."""
+
+    def __init__(self, detail: str, *, index: int | None = None) -> None:
+        self.detail = detail
+        # Which image of a request with many: set by the code that knows the order.
+        self.index = index
+        super().__init__(detail)
+
+
+class MalformedRequest(RequestError): ...
+
+
+class UnknownModel(RequestError): ...
+
+
+class BodyTimeout(RequestError): ...
+
+
+class TooLarge(RequestError): ...
+
+
+class UnsupportedType(RequestError): ...
+
+
+class InvalidImage(RequestError): ...
+
+
+class QueueFull(RequestError):
+    def __init__(self, detail: str, *, retry_after: int) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+
+
+class InferenceFailed(RequestError): ...
+
+
+class NotReady(RequestError): ...
+
+
+class DeadlineExceeded(RequestError): ...
+
+
+class ClientGone(Exception):
+    """The client hung up before its answer."""

@@ -1,0 +1,203 @@
+"""bundle.json, schema_version 1: everything inference must know, and nothing that it does not read."""
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
+
+from service.gate import HISTOGRAM_EDGES, PREPROCESSED_SCORES, ScoreName
+
+SCHEMA_VERSION: Literal[1] = 1
+MANIFEST = "bundle.json"
+
+GraphName = Literal["forward", "perturbed"]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")]
+PolicyName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+Text = Annotated[str, Field(min_length=1, max_length=2000)]
+Rate = Annotated[float, Field(ge=0, le=1)]
+
+
+class Contract(BaseModel):
+    """Frozen; an unknown field is an error, because a field nobody reads is a promise nobody keeps."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class HashedFile(Contract):
+    file: FileName
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    size: PositiveInt
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Describes a file as it stands on disk now."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return cls(file=path.name, sha256=digest, size=path.stat().st_size)
+
+
+class Provenance(Contract):
+    git_sha: Text
+    recipe: Text
+    seed: int | None
+    data: Text
+
+
+class Input(Contract):
+    """How any image becomes the graph's input: see `service.preprocess.fit`."""
+
+    width: Annotated[int, Field(ge=1, le=4096)]
+    height: Annotated[int, Field(ge=1, le=4096)]
+    resize: Literal["stretch", "fit_crop"]
+    interpolation: Literal["nearest", "bilinear", "bicubic"]
+    # fit_crop scales the image to size / crop_fraction before it cuts the middle out (ImageNet: 224 / 256).
+    crop_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    @model_validator(mode="after")
+    def _stretch_cuts_nothing(self) -> Self:
+        if self.resize == "stretch" and self.crop_fraction != 1:
+            raise ValueError("crop_fraction is only for resize fit_crop; with stretch it must be 1")
+        return self
+
+
+class Policy(Contract):
+    """A threshold on the score's unbounded scale, and what calibration expects of it."""
+
+    threshold: float
+    expected_rejection_rate: Rate
+    detection_error: Rate | None = None
+    n: PositiveInt
+    how: Text
+
+
+def _edges_are_the_services(edges: tuple[float, ...]) -> tuple[float, ...]:
+    if edges != HISTOGRAM_EDGES:
+        raise ValueError("the edges must be service.gate.HISTOGRAM_EDGES: live traffic is counted with those")
+    return edges
+
+
+class Histogram(Contract):
+    """The score of the calibration images, shown as its sigmoid; counts[i] has edges[i-1] < value <= edges[i]."""
+
+    edges: Annotated[tuple[float, ...], AfterValidator(_edges_are_the_services)] = HISTOGRAM_EDGES
+    counts: tuple[NonNegativeInt, ...]
+
+    @model_validator(mode="after")
+    def _one_count_per_edge(self) -> Self:
+        if len(self.counts) != len(self.edges):
+            raise ValueError(f"{len(self.counts)} counts for {len(self.edges)} edges")
+        if not sum(self.counts):
+            raise ValueError("the counts are all zero")
+        return self
+
+
+class Score(Contract):
+    # How far the perturbed graph moves the input, in normalised units; only for preprocessed scores.
+    epsilon: Annotated[float, Field(ge=0)] | None = None
+    # ODIN's T, under which its score is read; only for `odin`.
+    temperature: Annotated[float, Field(gt=0)] | None = None
+    reference: Histogram
+    policies: Annotated[dict[PolicyName, Policy], Field(min_length=1)]
+
+
+class Default(Contract):
+    score: ScoreName
+    policy: PolicyName
+
+
+class Figure(Contract):
+    """One measured number: what, on which data, over how many images, and under which score and policy."""
+
+    metric: Text
+    data: Text
+    value: float
+    n: PositiveInt
+    score: ScoreName | None = None
+    policy: PolicyName | None = None
+
+
+def _distinct(labels: tuple[str, ...]) -> tuple[str, ...]:
+    repeated = {label for label in labels if labels.count(label) > 1} if len(set(labels)) < len(labels) else ()
+    if repeated:
+        raise ValueError(f"labels must differ, but {sorted(repeated)} occur more than once")
+    return labels
+
+
+class Manifest(Contract):
+    """bundle.json."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    name: Name
+    version: PositiveInt
+    created: AwareDatetime
+    provenance: Provenance
+    graphs: dict[GraphName, HashedFile]
+    # Weights outside the .onnx files, which both graphs may share.
+    external_data: tuple[HashedFile, ...] = ()
+    input: Input
+    labels: Annotated[tuple[Text, ...], Field(min_length=2), AfterValidator(_distinct)]
+    temperature: Annotated[float, Field(gt=0)]
+    scores: Annotated[dict[ScoreName, Score], Field(min_length=1)]
+    default: Default
+    evaluation: tuple[Figure, ...] = ()
+
+    @property
+    def preprocessed_score(self) -> ScoreName | None:
+        """The one score that needs the perturbed graph, if there is one."""
+        return next((score for score in self.scores if score in PREPROCESSED_SCORES), None)
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether the graphs carry a confidence branch, or the bundle is a plain classifier."""
+        return "confidence" in self.scores
+
+    @property
+    def files(self) -> tuple[HashedFile, ...]:
+        return (*self.graphs.values(), *self.external_data)
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Self:
+        if "forward" not in self.graphs:
+            raise ValueError("graphs.forward is missing")
+        preprocessed = [score for score in self.scores if score in PREPROCESSED_SCORES]
+        if len(preprocessed) > 1:
+            raise ValueError(f"scores {preprocessed} would need two perturbed graphs; only one can be held")
+        if bool(preprocessed) != ("perturbed" in self.graphs):
+            raise ValueError("a perturbed graph and a preprocessed score need each other")
+        if "confidence_preprocessed" in self.scores and not self.has_confidence:
+            raise ValueError("scores.confidence_preprocessed needs scores.confidence")
+        if not self.has_confidence and "max_softmax" not in self.scores:
+            raise ValueError("scores needs confidence, or max_softmax for a plain classifier")
+        for name, score in self.scores.items():
+            if (score.epsilon is not None) != (name in PREPROCESSED_SCORES):
+                raise ValueError(f"scores.{name}.epsilon belongs to preprocessed scores, and only to those")
+            if (score.temperature is not None) != (name == "odin"):
+                raise ValueError(f"scores.{name}.temperature belongs to odin, and only to it")
+        for where, score_name, policy in (
+            ("default", self.default.score, self.default.policy),
+            *((f"evaluation[{i}]", figure.score, figure.policy) for i, figure in enumerate(self.evaluation)),
+        ):
+            if score_name is None and policy is not None:
+                raise ValueError(f"{where} names the policy {policy} but no score")
+            if score_name is not None and score_name not in self.scores:
+                raise ValueError(f"{where}.score {score_name} is not in scores")
+            if score_name is not None and policy is not None and policy not in self.scores[score_name].policies:
+                raise ValueError(f"{where}.policy {policy} is not in scores.{score_name}.policies")
+        names = [file.file for file in self.files]
+        if len(set(names)) < len(names) or MANIFEST in names:
+            raise ValueError(f"graphs and external_data must name different files, none of them {MANIFEST}")
+        return self
+
+    def to_json(self) -> str:
+        return self.model_dump_json(indent=2, exclude_none=True) + "\n"
