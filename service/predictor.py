@@ -1,0 +1,170 @@
+"""The main path of a request: decode → batch → gate."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from service.batcher import Batcher, Ticket
+from service.bundle import Bundle, GraphName, Manifest
+from service.errors import InferenceFailed, MalformedRequest, RequestError
+from service.gate import PREPROCESSED_SCORES, Outputs, ScoreName, accept, score_images, sigmoid, softmax
+from service.metrics import ModelMetrics
+from service.preprocess import Pixels, decode
+from service.session import ActiveDevice, Device
+
+
+class Reading(NamedTuple):
+    """What a graph says about one image: scores are (unbounded, shown between 0 and 1)."""
+
+    class_id: int
+    probabilities: list[float]
+    scores: dict[ScoreName, tuple[float, float]]
+
+
+class Gate(NamedTuple):
+    """A score, and the threshold that a policy puts on it."""
+
+    score: ScoreName
+    policy: str
+    threshold: float
+    threshold_shown: float
+
+
+class Decision(NamedTuple):
+    """One image's reading, and whether the gate lets it pass."""
+
+    reading: Reading
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One served version of a bundle."""
+
+    bundle: Bundle
+    queues: Mapping[GraphName, Batcher[Reading]]
+    gates: Mapping[ScoreName, Mapping[str, Gate]]
+    metrics: ModelMetrics
+    requested_device: Device
+    device: ActiveDevice
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.bundle.manifest
+
+    def choose_gate(self, score: str | None, policy: str | None, preprocess: bool) -> Gate:
+        """The gate a request asks for; what it leaves open is the bundle's default."""
+        default = self.manifest.default
+        preprocessed = self._preprocessed_score() if preprocess else None
+        score = score or preprocessed or default.score
+        policies = self.gates.get(score)  # type: ignore[call-overload]  # any string may be asked for
+        if policies is None:
+            raise MalformedRequest(f"score {score!r} is unknown; this model has {', '.join(self.gates)}")
+        gate: Gate | None = policies.get(policy or default.policy)
+        if gate is None and policy is None:
+            # The default policy belongs to another score, and need not exist here.
+            gate = next(iter(policies.values()))
+        if gate is None:
+            raise MalformedRequest(f"policy {policy!r} is unknown; score {score} has {', '.join(policies)}")
+        return gate
+
+    def _preprocessed_score(self) -> ScoreName:
+        score = self.manifest.preprocessed_score
+        if score is None:
+            raise MalformedRequest("preprocess=true needs a perturbed graph, and this model has none")
+        return score
+
+
+class Predictor:
+    """Answers requests with the threads that decode, and the queues of the models."""
+
+    def __init__(self, decoders: Executor, max_pixels: int) -> None:
+        self._decoders = decoders
+        self._max_pixels = max_pixels
+
+    async def predict(
+        self,
+        model: Model,
+        gate: Gate,
+        images: Sequence[bytes | RequestError],
+        *,
+        preprocess: bool,
+        partial: bool,
+        deadline: float,
+    ) -> list[Decision | RequestError]:
+        """One decision for each image. A bad image fails the request, or with `partial` only itself."""
+        queue = model.queues["perturbed" if preprocess or gate.score in PREPROCESSED_SCORES else "forward"]
+        with queue.admit(len(images), deadline) as ticket:
+            for place, image in enumerate(images):
+                if isinstance(image, RequestError):
+                    queue.refuse(ticket, place, image)
+                else:
+                    # A decoded image goes from its thread straight into the queue: the loop is not asked between.
+                    self._decoders.submit(self._decode, model, queue, ticket, place, image)
+            readings = await ticket.result()
+        for index, reading in enumerate(readings):
+            if isinstance(reading, RequestError):
+                reading.index = index
+                if not partial:
+                    raise reading
+        return [item if isinstance(item, RequestError) else self._decide(model, gate, item) for item in readings]
+
+    def _decode(
+        self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], place: int, encoded: bytes
+    ) -> None:
+        """In a thread, one job for each image, so that a large one holds up nobody else."""
+        if ticket.over:
+            return
+        started = time.perf_counter()
+        decoded: Pixels | RequestError = InferenceFailed("the image made the decoder fail")
+        try:
+            decoded = decode(encoded, model.manifest.input, self._max_pixels)
+        except RequestError as error:
+            decoded = error
+        finally:
+            # Also where `decode` raises what it should not: somebody waits for this image.
+            model.metrics.decode.observe(time.perf_counter() - started)
+            if isinstance(decoded, RequestError):
+                queue.refuse(ticket, place, decoded)
+            else:
+                queue.put(ticket, place, decoded)
+
+    def _decide(self, model: Model, gate: Gate, reading: Reading) -> Decision:
+        score = reading.scores[gate.score][0]
+        if not math.isfinite(reading.probabilities[reading.class_id] + score):
+            # Compared with a threshold, NaN would be a refusal and infinity an answer like any other.
+            raise InferenceFailed("the model's outputs for this image are not finite")
+        accepted = accept(score, gate.threshold)
+        model.metrics.count_image(reading.scores, reading.class_id, accepted)
+        return Decision(reading, accepted)
+
+
+def read_outputs(manifest: Manifest, outputs: Outputs) -> list[Reading]:
+    """A batch's outputs as readings, with every score that this graph allows."""
+    probabilities = softmax(outputs["logits"], manifest.temperature)
+    # From the logits themselves: probabilities of different logits may round to the same number.
+    class_ids = outputs["logits"].argmax(axis=-1).tolist()
+    columns: dict[ScoreName, list[tuple[float, float]]] = {}
+    perturbed = "confidence_logit_preprocessed" in outputs or "logits_preprocessed" in outputs
+    for name, score in manifest.scores.items():
+        if perturbed or name not in PREPROCESSED_SCORES:
+            values = score_images(name, outputs, score.temperature)
+            columns[name] = list(zip(values.tolist(), sigmoid(values).tolist(), strict=True))
+    return [
+        Reading(class_id, row, {name: column[i] for name, column in columns.items()})
+        for i, (class_id, row) in enumerate(zip(class_ids, probabilities.tolist(), strict=True))
+    ]
+
+
+def gates_of(manifest: Manifest) -> dict[ScoreName, dict[str, Gate]]:
+    """Every score and policy of a bundle, ready to be looked up."""
+    return {
+        name: {
+            policy_name: Gate(name, policy_name, policy.threshold, float(sigmoid(policy.threshold)))
+            for policy_name, policy in score.policies.items()
+        }
+        for name, score in manifest.scores.items()
+    }
