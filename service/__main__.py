@@ -1,0 +1,150 @@
+"""The `confgate` command: serve bundles, ask a running service, look into a bundle.
+
+confgate serve --models models --port 8000
+confgate predict cat.png dog.jpg
+confgate bundle inspect models/cifar10/1
+"""
+
+import inspect
+import logging
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.app import create_app
+from service.bundle import Bundle, load_bundle
+from service.client import predict_files
+from service.errors import ConfgateError
+from service.gate import sigmoid
+from service.logs import configure_logs
+from service.server import DrainingServer
+from service.session import open_session
+from service.settings import ENV_PREFIX, Settings, load_settings, unknown_variables
+
+app = typer.Typer(help="Image classification that says when it does not know.", no_args_is_help=True)
+bundles = typer.Typer(help="Look into a bundle folder (models/NAME/VERSION).", no_args_is_help=True)
+app.add_typer(bundles, name="bundle")
+
+WRONG_USE = 2
+
+
+def main() -> None:
+    """Runs the command line; what goes wrong on purpose is one message and no traceback."""
+    try:
+        app()
+    except ConfgateError as error:
+        typer.echo(f"confgate: {error}", err=True)
+        raise SystemExit(WRONG_USE) from error
+
+
+def serve(config: Path | None, **flags: Any) -> None:
+    """Serve the bundles of a folder over HTTP until SIGTERM."""
+    settings = load_settings(flags, os.environ, config)
+    configure_logs(settings.log_level)
+    log = logging.getLogger("confgate")
+    for variable in unknown_variables():
+        log.warning("%s is set, but there is no such setting: it is ignored", variable)
+    DrainingServer(create_app(settings), settings).run()
+
+
+def _serve_signature() -> inspect.Signature:
+    """One flag for each setting, so that the two cannot drift apart. `load_settings` checks the values."""
+    config = Annotated[
+        Path | None,
+        typer.Option(help="Settings file (TOML); flags and environment go first.", envvar="CONFGATE_CONFIG"),
+    ]
+    parameters = [inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=config)]
+    for name, field in Settings.model_fields.items():
+        text = f"{field.description} ({ENV_PREFIX}{name.upper()}, default {_default(field.default)})"
+        flag = "--" + name.replace("_", "-")
+        # Everything is read as text: the one place that knows what is allowed is Settings.
+        kind = typer.Option(flag, help=text, show_default=False, metavar="VALUE")
+        parameters.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, kind]
+            )
+        )
+    return inspect.Signature(parameters)
+
+
+def _default(value: object) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+serve.__signature__ = _serve_signature()  # type: ignore[attr-defined]  # how Typer learns the options
+app.command()(serve)
+
+
+@app.command()
+def predict(
+    files: Annotated[list[Path], typer.Argument(help="Image files.", exists=True, dir_okay=False)],
+    url: Annotated[str, typer.Option(help="Where the service listens.")] = "http://127.0.0.1:8000",
+    model: Annotated[str | None, typer.Option(help="Which model; the service's default unless given.")] = None,
+    version: Annotated[int | None, typer.Option(help="Which version; the highest unless given.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Which threshold policy.")] = None,
+    score: Annotated[str | None, typer.Option(help="Which score is compared with the threshold.")] = None,
+    preprocess: Annotated[bool, typer.Option(help="Gate on the input-preprocessed score.")] = False,
+    top_k: Annotated[int | None, typer.Option(help="Show only the k largest probabilities (--json).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The service's own answer, for programs.")] = False,
+) -> None:
+    """Ask a running service about image files."""
+    query = {"model": model, "version": version, "policy": policy, "score": score, "top_k": top_k}
+    if preprocess:
+        query["preprocess"] = "true"
+    outcome = predict_files(url, files, query)
+    typer.echo(outcome.json if as_json else outcome.table())
+    if outcome.failed:
+        raise typer.Exit(1)
+
+
+@bundles.command("inspect")
+def inspect_bundle(folder: Annotated[Path, typer.Argument(help="models/NAME/VERSION")]) -> None:
+    """Verify the files of a bundle and show what is in it."""
+    typer.echo(describe(load_bundle(folder)))
+
+
+@bundles.command("verify")
+def verify_bundle(folder: Annotated[Path, typer.Argument(help="models/NAME/VERSION")]) -> None:
+    """Load a bundle as the service would: schema, hashes, tensors, warm-up. Exits with 2 if it is refused."""
+    bundle = load_bundle(folder)
+    for graph in bundle.manifest.graphs:
+        open_session(bundle, graph, "cpu")
+        typer.echo(f"{graph}: {bundle.graph_path(graph)}: good")
+    typer.echo(f"{bundle.manifest.name} version {bundle.manifest.version}: good")
+
+
+def describe(bundle: Bundle) -> str:
+    """A bundle for a person to read."""
+    manifest, size, made = bundle.manifest, bundle.manifest.input, bundle.manifest.provenance
+    lines = [
+        f"{manifest.name} version {manifest.version}, made {manifest.created:%Y-%m-%d %H:%M %Z}",
+        f"  from       {made.recipe}, seed {made.seed}, {made.data}, commit {made.git_sha}",
+        f"  input      {size.width}×{size.height} RGB, {size.resize}, {size.interpolation}"
+        + (f", crop fraction {size.crop_fraction}" if size.crop_fraction < 1 else ""),
+        f"  labels     {len(manifest.labels)}: {', '.join(manifest.labels)}",
+        f"  softmax    at temperature {manifest.temperature}",
+        *(f"  file       {file.file}, {file.size:,} bytes, sha256 {file.sha256}" for file in manifest.files),
+    ]
+    for name, score in manifest.scores.items():
+        settings = [f"epsilon {score.epsilon}"] if score.epsilon is not None else []
+        settings += [f"temperature {score.temperature}"] if score.temperature is not None else []
+        images = sum(score.reference.counts)
+        lines.append(f"  score      {', '.join([name, *settings])}, reference of {images:,} images")
+        for policy_name, policy in score.policies.items():
+            default = manifest.default.score == name and manifest.default.policy == policy_name
+            error = "" if policy.detection_error is None else f", detection error {policy.detection_error:.2%}"
+            lines.append(
+                f"    policy   {policy_name}: above {float(sigmoid(policy.threshold)):.6f} "
+                f"({policy.threshold:+.4f}), rejects {policy.expected_rejection_rate:.2%}{error}, "
+                f"n = {policy.n:,}: {policy.how}{' [default]' if default else ''}"
+            )
+    for figure in manifest.evaluation:
+        under = "".join(f", {part}" for part in (figure.score, figure.policy) if part is not None)
+        lines.append(f"  measured   {figure.metric} {figure.value:.4f} on {figure.data} (n = {figure.n:,}{under})")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

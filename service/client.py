@@ -1,0 +1,100 @@
+"""`confgate predict`: asks a running service about files, and shows its answers as a table."""
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from service.errors import ConfgateError
+
+TIMEOUT_SECONDS = 60
+HEADINGS = ("file", "label", "probability", "confidence", "known", "score > threshold")
+
+
+class ClientError(ConfgateError):
+    """The service could not be reached, or refused the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The service's answer to a list of files."""
+
+    files: Sequence[Path]
+    json: str
+
+    @property
+    def predictions(self) -> list[dict[str, Any]]:
+        predictions: list[dict[str, Any]] = json.loads(self.json)["predictions"]
+        return predictions
+
+    @property
+    def failed(self) -> bool:
+        return any("error" in item for item in self.predictions)
+
+    def table(self) -> str:
+        rows: list[tuple[str, ...]] = [HEADINGS]
+        rows += [_row(file, item) for file, item in zip(self.files, self.predictions, strict=True)]
+        widths = [max(len(row[i]) for row in rows if len(row) > i) for i in range(len(HEADINGS))]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows
+        )
+
+
+def predict_files(url: str, files: Sequence[Path], query: Mapping[str, Any]) -> Outcome:
+    """Sends the files as one multipart request; a file that is no image is an error in its row."""
+    asked = {name: str(value) for name, value in query.items() if value is not None}
+    boundary = uuid.uuid4().hex
+    request = urllib.request.Request(
+        f"{url.rstrip('/')}/v1/predict?{urllib.parse.urlencode({**asked, 'partial': 'true'})}",
+        data=_form(files, boundary),
+        headers={"Content-Type": f"multipart/form-data; boundary={boundary}"},
+        method="POST",
+    )
+    # Not through a proxy that the environment may name for the world outside: the service is near.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(request, timeout=TIMEOUT_SECONDS) as response:
+            return Outcome(files, response.read().decode())
+    except urllib.error.HTTPError as error:
+        with error:
+            raise ClientError(_explanation(error)) from error
+    except (urllib.error.URLError, TimeoutError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise ClientError(f"no answer from {url}: {reason}. Is `confgate serve` running there?") from error
+
+
+def _form(files: Sequence[Path], boundary: str) -> bytes:
+    parts = []
+    for index, file in enumerate(files):
+        # The service counts files and never looks at their names.
+        disposition = f'Content-Disposition: form-data; name="image"; filename="{index}"'
+        parts.append(f"--{boundary}\r\n{disposition}\r\n\r\n".encode() + file.read_bytes() + b"\r\n")
+    return b"".join([*parts, f"--{boundary}--\r\n".encode()])
+
+
+def _explanation(error: urllib.error.HTTPError) -> str:
+    text = error.read().decode("utf-8", "replace")
+    try:
+        problem = json.loads(text)
+        return f"{error.code} {problem['title']}: {problem['detail']} (request {problem['request_id']})"
+    except (ValueError, KeyError, TypeError):
+        return f"{error.code} {error.reason}: {text[:200]}"
+
+
+def _row(file: Path, item: Mapping[str, Any]) -> tuple[str, ...]:
+    if "error" in item:
+        return (str(file), f"error: {item['error']['detail']}")
+    return (
+        str(file),
+        item["label"],
+        f"{item['probabilities'][item['label']]:.4f}",
+        f"{item['confidence']:.4f}",
+        "yes" if item["in_distribution"] else "no",
+        f"{item['score']} {item['score_value']:.4f} {'>' if item['in_distribution'] else '<='} {item['threshold']:.4f}"
+        f" ({item['policy']})",
+    )

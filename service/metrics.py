@@ -1,0 +1,220 @@
+"""What Prometheus is told. All names begin with confgate_; label values come only from loaded models.
+
+One registry per app. Per request there are a few calls on children bound at load; what is counted for every image
+under every policy is kept as plain integers and put into words only when Prometheus asks (`_ScoreCollector`).
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from service.gate import HISTOGRAM_EDGES, ScoreName, sigmoid
+from service.manifest import GraphName, Manifest, Score
+
+MODEL = ("model", "version")
+DURATIONS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+MAX_LABELLED_CLASSES = 100
+OUTCOMES = ("ok", "invalid", "shed", "timeout", "cancelled", "error")
+
+
+class ScoreCounts:
+    """How often each histogram bucket and each gap between two thresholds was hit by one score."""
+
+    def __init__(self, score: Score) -> None:
+        ranked = sorted(score.policies.items(), key=lambda item: item[1].threshold)
+        self.reference = score.reference
+        self.policies = tuple(name for name, _ in ranked)
+        self._thresholds = [policy.threshold for _, policy in ranked]
+        # gaps[k] counts the images that exactly the k laxest policies accept.
+        self.gaps = [0] * (len(ranked) + 1)
+        self.buckets = [0] * len(HISTOGRAM_EDGES)
+        self.sum = 0.0
+
+    def add(self, score: float, shown: float) -> None:
+        # bisect_left counts the thresholds below the score: the gate's own `score > threshold`.
+        self.gaps[bisect_left(self._thresholds, score)] += 1
+        self.buckets[bisect_left(HISTOGRAM_EDGES, shown)] += 1
+        self.sum += shown
+
+
+class ModelMetrics:
+    """The children of one model version, bound once."""
+
+    def __init__(self, metrics: "Metrics", manifest: Manifest) -> None:
+        self.labels = (manifest.name, str(manifest.version))
+        self._metrics = metrics
+        self.accepted = metrics.predictions.labels(*self.labels, "accepted")
+        self.rejected = metrics.predictions.labels(*self.labels, "rejected")
+        self.decode = metrics.decode_seconds.labels(*self.labels)
+        self.rejected_labels = (
+            [metrics.rejections_by_label.labels(*self.labels, label) for label in manifest.labels]
+            if len(manifest.labels) <= MAX_LABELLED_CLASSES
+            else []
+        )
+        self.scores = {name: ScoreCounts(score) for name, score in manifest.scores.items()}
+        for name, score in manifest.scores.items():
+            for policy_name, policy in score.policies.items():
+                labels = (*self.labels, policy_name, name)
+                active = (manifest.default.score, manifest.default.policy) == (name, policy_name)
+                metrics.policy_threshold.labels(*labels).set(float(sigmoid(policy.threshold)))
+                metrics.policy_expected.labels(*labels).set(policy.expected_rejection_rate)
+                metrics.policy_images.labels(*labels).set(policy.n)
+                metrics.policy_active.labels(*labels).set(active)
+
+    def count_image(self, scores: Mapping[ScoreName, tuple[float, float]], class_id: int, accepted: bool) -> None:
+        """One answered image: each score it was given (unbounded, shown), and what was answered."""
+        for name, (score, shown) in scores.items():
+            self.scores[name].add(score, shown)
+        if accepted:
+            self.accepted.inc()
+        else:
+            self.rejected.inc()
+            if self.rejected_labels:
+                self.rejected_labels[class_id].inc()
+
+    def queue(self, graph: GraphName, limit: int, images: Callable[[], float]) -> "QueueMetrics":
+        metrics, labels = self._metrics, (*self.labels, graph)
+        metrics.queue_limit.labels(*labels).set(limit)
+        metrics.queue_images.labels(*labels).set_function(images)
+        return QueueMetrics(metrics, labels)
+
+    def loaded(self, seconds: float, requested: str, active: str) -> None:
+        metrics = self._metrics
+        metrics.device_info.labels(*self.labels, requested, active).set(1)
+        metrics.load_seconds.labels(*self.labels).set(seconds)
+        metrics.model_ready.labels(*self.labels).set(1)
+        metrics.load_failures.labels(self.labels[0])  # so that it reads 0 and not nothing
+        metrics.serve(self)
+
+
+class QueueMetrics:
+    """Hears of each batch of one queue."""
+
+    def __init__(self, metrics: "Metrics", labels: tuple[str, ...]) -> None:
+        self._wait = metrics.queue_seconds.labels(*labels)
+        self._inference = metrics.inference_seconds.labels(*labels)
+        self._batch_size = metrics.batch_size.labels(*labels)
+
+    def batch_done(self, waits: Sequence[float], seconds: float) -> None:
+        self._inference.observe(seconds)
+        self._batch_size.observe(len(waits))
+        for wait in waits:
+            self._wait.observe(wait)
+
+
+class _ScoreCollector(Collector):
+    """Turns the counts of the loaded models into metric families at scrape time."""
+
+    def __init__(self, models: Callable[[], Iterable[ModelMetrics]]) -> None:
+        self._models = models
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        live = HistogramMetricFamily(
+            "confgate_confidence", "Scores of answered images, shown between 0 and 1.", labels=(*MODEL, "score")
+        )
+        reference = HistogramMetricFamily(
+            "confgate_reference_confidence",
+            "Scores of the calibration images, in the same buckets.",
+            labels=(*MODEL, "score"),
+        )
+        decisions = CounterMetricFamily(
+            "confgate_policy_decisions",
+            "What each policy would have decided about each answered image.",
+            labels=(*MODEL, "policy", "score", "decision"),
+        )
+        for model in self._models():
+            for score, counts in model.scores.items():
+                labels = (*model.labels, score)
+                live.add_metric(labels, _cumulative(counts.buckets), counts.sum)
+                reference.add_metric(labels, _cumulative(counts.reference.counts), None)
+                gaps = list(counts.gaps)
+                for rank, policy in enumerate(counts.policies):
+                    rejected, accepted = sum(gaps[: rank + 1]), sum(gaps[rank + 1 :])
+                    decisions.add_metric((*model.labels, policy, score, "accepted"), accepted)
+                    decisions.add_metric((*model.labels, policy, score, "rejected"), rejected)
+        yield from (live, reference, decisions)
+
+
+def _cumulative(counts: Sequence[int]) -> list[tuple[str, float]]:
+    total, buckets = 0, []
+    for edge, count in zip(HISTOGRAM_EDGES, list(counts), strict=True):
+        total += count
+        buckets.append((str(edge), float(total)))
+    return [*buckets, ("+Inf", float(total))]
+
+
+class Metrics:
+    """Every metric of one app."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._served: dict[tuple[str, str], ModelMetrics] = {}
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"confgate_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"confgate_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, edges: Sequence[float], *labels: str) -> Histogram:
+            return Histogram(f"confgate_{name}", text, labels, buckets=edges, registry=registry)
+
+        policy, graph = (*MODEL, "policy", "score"), (*MODEL, "graph")
+        self.requests = counter("requests", "Requests for predictions.", *MODEL, "route", "outcome")
+        self.predictions = counter("predictions", "Images, by what was answered.", *MODEL, "decision")
+        self.rejections_by_label = counter(
+            "rejections_by_label", "Rejected images, by the class they were taken for.", *MODEL, "label"
+        )
+        self.policy_threshold = gauge("policy_threshold", "Threshold, shown between 0 and 1.", *policy)
+        self.policy_expected = gauge(
+            "policy_expected_rejection_rate", "Share of the calibration images that are rejected.", *policy
+        )
+        self.policy_images = gauge("policy_calibration_images", "Images the expectation rests on.", *policy)
+        self.policy_active = gauge("policy_active", "1 where requests that name no policy use it.", *policy)
+        self.request_seconds = histogram(
+            "request_duration_seconds", "From a request's first byte to its answer.", DURATIONS, *MODEL, "route"
+        )
+        self.decode_seconds = histogram("decode_duration_seconds", "Decoding one image.", DURATIONS, *MODEL)
+        self.queue_seconds = histogram("queue_duration_seconds", "An image's wait for its batch.", DURATIONS, *graph)
+        self.inference_seconds = histogram("inference_duration_seconds", "Computing one batch.", DURATIONS, *graph)
+        self.batch_size = histogram("batch_size", "Images in a batch.", BATCH_SIZES, *graph)
+        self.queue_images = gauge("queue_images", "Images let in and not yet being computed.", *graph)
+        self.queue_limit = gauge("queue_limit_images", "Images that may wait at most.", *graph)
+        self.device_info = gauge("device_info", "Device asked for and device in use.", *MODEL, "requested", "active")
+        self.model_ready = gauge("model_ready", "1 while this version is served.", *MODEL)
+        self.load_seconds = gauge("model_load_seconds", "Time to verify, open and warm up.", *MODEL)
+        self.load_failures = counter("model_load_failures", "Bundles that were refused.", "model")
+        registry.register(_ScoreCollector(lambda: list(self._served.values())))
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+
+    def serve(self, model: ModelMetrics) -> None:
+        """From now on this model's counts are part of a scrape."""
+        self._served[model.labels[0], model.labels[1]] = model
+
+    def bind_requests(self, model: tuple[str, str], route: str) -> "RequestMetrics":
+        return RequestMetrics(
+            {outcome: self.requests.labels(*model, route, outcome) for outcome in OUTCOMES},
+            self.request_seconds.labels(*model, route),
+        )
+
+
+class RequestMetrics:
+    """Outcome and duration of one route's requests for one model version; both empty where none was found."""
+
+    __slots__ = ("_outcomes", "_seconds")
+
+    def __init__(self, outcomes: Mapping[str, Counter], seconds: Histogram) -> None:
+        self._outcomes = outcomes
+        self._seconds = seconds
+
+    def done(self, outcome: str, seconds: float) -> None:
+        self._outcomes[outcome].inc()
+        self._seconds.observe(seconds)

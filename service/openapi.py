@@ -1,0 +1,114 @@
+"""POST /v1/predict in the OpenAPI document. The route is plain ASGI, so FastAPI cannot describe it by itself."""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, get_args
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from service.gate import ScoreName
+from service.preprocess import MEDIA_TYPES
+from service.problems import PROBLEMS
+from service.schemas import PredictRequest, PredictResponse, ProblemResponse
+from service.settings import Settings
+
+SCHEMAS: tuple[type[BaseModel], ...] = (PredictRequest, PredictResponse, ProblemResponse)
+BINARY = {"type": "string", "format": "binary"}
+
+
+def openapi_of(app: FastAPI, settings: Settings) -> Callable[[], dict[str, Any]]:
+    """Replaces `app.openapi`: FastAPI's own document, and the predict route."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            _, definitions = models_json_schema(
+                [(model, "serialization") for model in SCHEMAS], ref_template="#/components/schemas/{model}"
+            )
+            schema["components"]["schemas"] |= definitions["$defs"]
+            schema["paths"] = {"/v1/predict": {"post": _predict(settings)}, **schema["paths"]}
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    return document
+
+
+def _predict(settings: Settings) -> dict[str, Any]:
+    files = {"type": "array", "items": BINARY, "minItems": 1, "maxItems": settings.max_images}
+    return {
+        "tags": ["v1"],
+        "operationId": "predict",
+        "summary": "Classify images, and say which of them the model does not know",
+        "description": (
+            "Send one image file as the body, many as multipart/form-data files (any field name), or JSON with "
+            f"base64. At most {settings.max_images} images, {settings.max_body_bytes} bytes, and "
+            f"{settings.max_pixels} pixels each."
+        ),
+        "parameters": _parameters(),
+        "requestBody": {
+            "required": True,
+            "content": {
+                **{media_type: {"schema": BINARY} for media_type in sorted(MEDIA_TYPES)},
+                "application/octet-stream": {"schema": BINARY},
+                "multipart/form-data": {
+                    "schema": {"type": "object", "required": ["image"], "properties": {"image": files}}
+                },
+                "application/json": {"schema": _ref(PredictRequest)},
+            },
+        },
+        "responses": {
+            "200": {
+                "description": "One answer for each image; a refused image has in_distribution false.",
+                "headers": {"X-Request-Id": {"schema": {"type": "string"}}},
+                "content": {"application/json": {"schema": _ref(PredictResponse)}},
+            },
+            **{str(status): _problem(status) for status in sorted({p.status for p in PROBLEMS.values()})},
+        },
+    }
+
+
+def _ref(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
+
+
+def _problem(status: int) -> dict[str, Any]:
+    titles = "; ".join(problem.title for problem in PROBLEMS.values() if problem.status == status)
+    response: dict[str, Any] = {
+        "description": titles or HTTPStatus(status).phrase,
+        "content": {"application/problem+json": {"schema": _ref(ProblemResponse)}},
+    }
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        response["headers"] = {
+            "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait before trying again."}
+        }
+    return response
+
+
+def _parameters() -> list[dict[str, Any]]:
+    whole, truth = {"type": "integer", "minimum": 1}, {"type": "boolean", "default": False}
+    query: list[tuple[str, dict[str, Any], str]] = [
+        ("model", {"type": "string"}, "Which model; the default_model of /v1/models unless given."),
+        ("version", whole, "Which version; the highest unless given."),
+        ("policy", {"type": "string"}, "Which threshold policy; the model's default unless given."),
+        (
+            "score",
+            {"type": "string", "enum": list(get_args(ScoreName))},
+            "Which score is compared; the model's default unless given.",
+        ),
+        ("preprocess", truth, "Also compute the input-preprocessed score, and gate on it unless score is given."),
+        ("top_k", whole, "Show only the k largest probabilities."),
+        ("partial", truth, "Answer the good images where others fail."),
+    ]
+    headers: list[tuple[str, dict[str, Any], str]] = [
+        ("X-Request-Timeout-Ms", {**whole, "maximum": 600_000}, "Time for the answer; 504 after it."),
+        ("X-Request-Id", {"type": "string", "maxLength": 128}, "Taken over as the request's id."),
+        ("traceparent", {"type": "string"}, "W3C trace context; the answer continues it."),
+    ]
+    return [
+        {"name": name, "in": place, "required": False, "schema": schema, "description": text}
+        for place, items in (("query", query), ("header", headers))
+        for name, schema, text in items
+    ]

@@ -1,0 +1,148 @@
+"""What the /v1 routes answer, as OpenAPI shows it."""
+
+from typing import Annotated
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from service.gate import ScoreName
+from service.manifest import Default, Figure, GraphName, HashedFile, Histogram, Input, Provenance
+from service.session import ActiveDevice, Device
+
+
+class Answer(BaseModel):
+    """A field that is answered and not described here is a mistake."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Prediction(Answer):
+    """One image's answer. A refused image is an answer too: `in_distribution` is false."""
+
+    class_id: int = Field(description="Index of the most likely class in the model's labels.")
+    label: str = Field(description="Name of the most likely class.")
+    probabilities: dict[str, Share] = Field(
+        description="Softmax by label, in the model's order; with top_k only the largest, largest first."
+    )
+    confidence: Share = Field(
+        description="The model's confidence c in this input; of a plain classifier, its largest softmax."
+    )
+    confidence_preprocessed: Share | None = Field(
+        description="The same after input preprocessing; null unless preprocess=true or its score was asked for."
+    )
+    in_distribution: bool = Field(description="Whether the gate lets the image pass: score_value > threshold.")
+    score: ScoreName = Field(description="The score that was compared.")
+    score_value: Share = Field(description="Its value for this image.")
+    policy: str = Field(description="The policy that set the threshold.")
+    threshold: Share = Field(description="What the score must exceed.")
+
+
+class ProblemItem(Answer):
+    """Why something failed."""
+
+    type: str = Field(description="Machine-readable kind.", examples=["urn:confgate:problem:invalid-image"])
+    title: str
+    status: int
+    detail: str = Field(description="What happened and what to do about it.")
+    index: int | None = Field(default=None, description="Which image of the request, counted from 0.")
+
+
+class FailedItem(Answer):
+    """Takes a prediction's place where partial=true was asked for and one image failed."""
+
+    error: ProblemItem
+
+
+class PredictResponse(Answer):
+    id: str = Field(description="The request's id, also in X-Request-Id.")
+    model: str
+    version: int
+    predictions: list[Prediction | FailedItem] = Field(description="One for each image, in their order.")
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {
+                "id": "0b6f7a62d5f64d1c9c1f0e7c7d6b3a11",
+                "model": "cifar10",
+                "version": 1,
+                "predictions": [
+                    {
+                        "class_id": 3,
+                        "label": "cat",
+                        "probabilities": {"cat": 0.9312, "dog": 0.0498},
+                        "confidence": 0.8841,
+                        "confidence_preprocessed": None,
+                        "in_distribution": True,
+                        "score": "confidence",
+                        "score_value": 0.8841,
+                        "policy": "misclassified",
+                        "threshold": 0.6127,
+                    }
+                ],
+            }
+        },
+    )
+
+
+class PredictRequest(BaseModel):
+    """The JSON form of a request."""
+
+    images: list[Annotated[str, Field(json_schema_extra={"format": "byte"})]] = Field(
+        min_length=1, description="Encoded image files, each as base64."
+    )
+
+
+class ProblemResponse(ProblemItem):
+    """RFC 9457."""
+
+    request_id: str
+
+
+class PolicyInfo(Answer):
+    threshold: Share = Field(description="As answers show it.")
+    threshold_raw: float = Field(description="As it is compared: on the score's unbounded scale.")
+    expected_rejection_rate: Share
+    detection_error: Share | None
+    n: int = Field(description="Calibration images behind these numbers.")
+    how: str
+
+
+class ScoreInfo(Answer):
+    epsilon: float | None
+    temperature: float | None
+    policies: dict[str, PolicyInfo]
+    reference: Histogram
+
+
+class DeviceInfo(Answer):
+    requested: Device
+    active: ActiveDevice
+
+
+class VersionInfo(Answer):
+    version: int
+    created: AwareDatetime
+    provenance: Provenance
+    device: DeviceInfo
+    input: Input
+    labels: tuple[str, ...]
+    temperature: float
+    scores: dict[ScoreName, ScoreInfo]
+    default: Default = Field(description="Score and policy of requests that name none.")
+    evaluation: tuple[Figure, ...]
+    graphs: dict[GraphName, HashedFile]
+    external_data: tuple[HashedFile, ...]
+
+
+class ModelInfo(Answer):
+    name: str
+    default_version: int
+    versions: list[VersionInfo]
+
+
+class ModelsResponse(Answer):
+    default_model: str | None = Field(description="Used where a request names none; null while nothing is loaded.")
+    models: list[ModelInfo]

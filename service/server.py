@@ -1,0 +1,47 @@
+"""uvicorn, with a drain: on SIGTERM requests in flight are answered, new ones get 503, then the process ends."""
+
+import signal
+import time
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from service.edge import Lifecycle
+from service.settings import Settings
+
+
+class DrainingServer(uvicorn.Server):
+    def __init__(self, app: FastAPI, settings: Settings) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=settings.host,
+                port=settings.port,
+                lifespan="on",
+                http="httptools",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                # Longer than load balancers keep theirs: the side that opened a connection should close it.
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._lifecycle: Lifecycle = app.state.lifecycle
+        self._drain_seconds = settings.drain_seconds
+        self._drained_by = 0.0
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._lifecycle.draining or not self._lifecycle.ready:
+            super().handle_exit(sig, frame)
+            return
+        self._lifecycle.draining = True
+        # A person at the keyboard has decided already.
+        self._drained_by = time.monotonic() + (0 if sig == signal.SIGINT else self._drain_seconds)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._lifecycle.draining and (self._lifecycle.in_flight == 0 or time.monotonic() >= self._drained_by):
+            self.should_exit = True
+        return await super().on_tick(counter)

@@ -1,0 +1,125 @@
+"""Settings: flags before environment (CONFGATE_…) before file (TOML) before defaults.
+
+A value that is not allowed stops the start, and the message names the key as it was written, the value, and what
+is allowed.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from service.errors import SettingsError
+from service.session import Device
+
+ENV_PREFIX = "CONFGATE_"
+
+
+class Settings(BaseSettings):
+    """Each field is a flag of `confgate serve`, a CONFGATE_ variable and a key of the settings file."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    models: Path = Field(Path("models"), description="Folder with the bundles to serve: MODELS/NAME/VERSION.")
+    default_model: str | None = Field(
+        None, description="Model for requests that name none; the first by name unless given."
+    )
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
+    device: Device = Field("auto", description="Where to run: cuda, cpu, or auto (cuda if it can be had).")
+    threads: int = Field(0, ge=0, le=1024, description="Inference threads; 0 means all usable CPUs but one.")
+    decode_threads: int = Field(
+        0, ge=0, le=256, description="Threads that decode images; 0 means one per usable CPU, at most 8."
+    )
+    max_batch: int = Field(32, ge=1, le=4096, description="Most images in one inference batch.")
+    max_queue_images: int = Field(
+        512, ge=1, le=1_000_000, description="Most images that wait in one queue; beyond that requests get 429."
+    )
+    max_images: int = Field(64, ge=1, le=10_000, description="Most images in one request.")
+    max_body_bytes: int = Field(20_000_000, ge=1, le=2_000_000_000, description="Most bytes in one request.")
+    # The upper bound is where Pillow itself begins to refuse.
+    max_pixels: int = Field(
+        40_000_000, ge=1, le=89_000_000, description="Most pixels of one image; larger ones are not decoded."
+    )
+    max_requests: int = Field(
+        1024, ge=1, le=1_000_000, description="Most requests in flight; beyond that they get 429."
+    )
+    request_timeout_ms: int = Field(
+        10_000, ge=1, le=600_000, description="Time for an answer, unless X-Request-Timeout-Ms says otherwise."
+    )
+    body_timeout_ms: int = Field(10_000, ge=1, le=600_000, description="Time for a request body to arrive.")
+    drain_seconds: float = Field(
+        20.0, ge=0, le=3600, description="Time for requests in flight to finish after SIGTERM."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level to log.")
+    access_log: bool = Field(True, description="Write one log line for each request.")
+
+    @model_validator(mode="after")
+    def _a_request_fits_the_queue(self) -> Self:
+        if self.max_images > self.max_queue_images:
+            raise ValueError(
+                f"max_images ({self.max_images}) must not be more than max_queue_images ({self.max_queue_images})"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature is pydantic-settings'
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # `load_settings` reads the environment and the file itself, to know where a wrong value came from.
+        return (init_settings,)
+
+
+def load_settings(
+    flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None
+) -> Settings:
+    """Settings from flags (None means not given), the environment, and a file."""
+    from_file = _read_file(file) if file is not None else {}
+    values: dict[str, Any] = {}
+    written_as: dict[str, str] = {}
+    for name in Settings.model_fields:
+        flag, variable = flags.get(name), environ.get(ENV_PREFIX + name.upper())
+        if flag is not None:
+            values[name], written_as[name] = flag, "--" + name.replace("_", "-")
+        elif variable is not None:
+            values[name], written_as[name] = variable, ENV_PREFIX + name.upper()
+        elif name in from_file:
+            values[name], written_as[name] = from_file[name], f"{name} in {file}"
+    unknown = sorted(set(from_file) - set(Settings.model_fields))
+    if unknown:
+        raise SettingsError(f"{file}: {unknown[0]} is no setting; allowed: {', '.join(Settings.model_fields)}")
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        raise SettingsError("\n".join(_explained(problem, written_as) for problem in error.errors())) from error
+
+
+def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """CONFGATE_ variables that set nothing: perhaps misspelt, perhaps Kubernetes' own for a service's links."""
+    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields} | {ENV_PREFIX + "CONFIG"}
+    return sorted(name for name in environ if name.startswith(ENV_PREFIX) and name not in known)
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"the settings file {file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"the settings file {file} is not TOML: {error}") from error
+
+
+def _explained(problem: Any, written_as: Mapping[str, str]) -> str:
+    if not problem["loc"]:
+        return str(problem["msg"]).removeprefix("Value error, ")
+    name = str(problem["loc"][0])
+    return f"{written_as.get(name, name)}: {problem['input']!r} is not allowed: {problem['msg']}"
