@@ -1,0 +1,132 @@
+"""No field of bundle.json is read and ignored: change any one, and an answer changes or the load is refused."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from service.app import create_app
+from service.bundle import Input, load_bundle
+from service.errors import BundleError
+from service.preprocess import fit_array
+from service.settings import Settings
+from tests.conftest import BundleFolder, make_bundle, solid
+
+IMAGES = [solid(colour, (12, 7)) for colour in ((250, 30, 10), (0, 90, 200), (128, 128, 128))]
+
+
+def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Every place in a JSON document that holds no further object."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if items is None:
+        yield path, value
+        return
+    for key, inner in items:
+        yield from leaves(inner, (*path, key))
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same type, as a careless hand might leave it."""
+    if isinstance(value, bool) or value is None:
+        return 1
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value * 0.7 + 0.011
+    if value.startswith("20"):
+        return "2031" + value[4:]
+    return ("1" if value[0] != "1" else "2") + value[1:]
+
+
+async def everything_answered(models: Path, known: str | None) -> list[str]:
+    """/v1/models, and unless that differs from what is known: predictions under each gate, and the reference."""
+    app = create_app(Settings(models=models, device="cpu", threads=1, max_batch=1))
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+        shown = (await client.get("/v1/models")).text
+        if known is not None and shown != known:
+            return [shown]
+        answers: list[Any] = []
+        for image in IMAGES:
+            for query in ({}, {"preprocess": "true"}, {"score": "max_softmax"}, {"policy": "tpr95"}):
+                answer = (await client.post("/v1/predict", content=image, params=query)).json()
+                answers.append(answer.get("predictions", answer.get("detail")))
+        scrape = (await client.get("/metrics")).text
+        answers.append([line for line in scrape.splitlines() if "reference" in line])
+    return [shown, json.dumps(answers)]
+
+
+def set_field(path: tuple[str | int, ...], value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(raw: dict[str, Any]) -> None:
+        inner: Any = raw
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = value
+
+    return change
+
+
+def remove_field(path: tuple[str | int, ...]) -> Callable[[dict[str, Any]], None]:
+    def change(raw: dict[str, Any]) -> None:
+        inner: Any = raw
+        for key in path[:-1]:
+            inner = inner[key]
+        del inner[path[-1]]
+
+    return change
+
+
+def outcome(folder: BundleFolder, models: Path, before: list[str] | None = None) -> list[str]:
+    try:
+        load_bundle(folder.folder)
+        return asyncio.run(everything_answered(models, before and before[0]))
+    except BundleError as error:
+        return [f"refused: {error}"]
+
+
+@pytest.mark.parametrize("confidence", [True, False], ids=["confidence", "plain"])
+def test_each_field_matters(models: Path, confidence: bool) -> None:
+    """Changing any single value of bundle.json changes an answer or is refused."""
+    folder = make_bundle(models, confidence=confidence)
+    original = json.loads((folder.folder / "bundle.json").read_text())
+    before = outcome(folder, models)
+    assert len(before) == 2
+    ignored = []
+    for path, value in leaves(original):
+        if path[-2:-1] in (("counts",), ("edges",)) and path[-1] != 5:
+            continue  # one of a row stands for all
+        (folder.folder / "bundle.json").write_text(json.dumps(original))
+        folder.rewrite(set_field(path, changed(value)))
+        if outcome(folder, models, before) == before:
+            ignored.append(path)
+    assert not ignored
+
+
+def test_each_field_is_needed(models: Path) -> None:
+    """Leaving out any single field changes an answer or is refused, unless the field is optional and unset."""
+    folder = make_bundle(models)
+    original = json.loads((folder.folder / "bundle.json").read_text())
+    before = outcome(folder, models)
+    for path in {leaf[: i + 1] for leaf, _ in leaves(original) for i in range(len(leaf))}:
+        # These have defaults, which are what this bundle says.
+        if path[-1] in ("external_data", "crop_fraction", "edges") or isinstance(path[-1], int):
+            continue
+        (folder.folder / "bundle.json").write_text(json.dumps(original))
+        folder.rewrite(remove_field(path))
+        assert outcome(folder, models, before) != before, path
+
+
+def test_input_rules_are_all_implemented() -> None:
+    """Each resize rule and interpolation gives another input to the graph than every other."""
+    picture = np.random.default_rng(0).integers(0, 256, (31, 57, 3), dtype=np.uint8)
+    rules = [
+        Input(width=8, height=8, resize=resize, interpolation=interpolation, crop_fraction=fraction)
+        for interpolation in ("nearest", "bilinear", "bicubic")
+        for resize, fraction in (("stretch", 1.0), ("fit_crop", 1.0), ("fit_crop", 0.8))
+    ]
+    assert len({fit_array(picture, rule).tobytes() for rule in rules}) == len(rules)

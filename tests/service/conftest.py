@@ -1,0 +1,118 @@
+"""A service in this process whose model a test can hold up or make fail, reached over real HTTP."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.app import create_app
+from service.bundle import Bundle, GraphName
+from service.gate import Outputs
+from service.predictor import Model
+from service.preprocess import Pixels
+from service.server import DrainingServer
+from service.session import ActiveDevice, Device, OnnxSession, open_session
+from service.settings import Settings
+from tests.conftest import make_bundle
+
+
+class HeldSession:
+    """A real session that waits for `go_on` before each batch, and fails on images of `poison` brightness."""
+
+    def __init__(self, session: OnnxSession) -> None:
+        self._session = session
+        self.entered = threading.Semaphore(0)
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.batches: list[int] = []
+        self.poison: int | None = None
+
+    @property
+    def device(self) -> ActiveDevice:
+        return self._session.device
+
+    @property
+    def providers(self) -> Sequence[str]:
+        return self._session.providers
+
+    def run(self, images: Pixels) -> Outputs:
+        self.batches.append(len(images))
+        self.entered.release()
+        assert self.go_on.wait(60)
+        if self.poison is not None and (images[:, 0, 0, 0] == self.poison).any():
+            raise RuntimeError("out of memory")
+        return self._session.run(images)
+
+    def wait_until_entered(self) -> None:
+        assert self.entered.acquire(timeout=60)
+
+
+class ThreadedServer(DrainingServer):
+    """The real server in a thread, with an event for the moment it listens."""
+
+    def __init__(self, app: Any, settings: Settings) -> None:
+        super().__init__(app, settings)
+        self.listening = threading.Event()
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+
+class HeldService:
+    def __init__(self, models: Path, **settings: Any) -> None:
+        self.session: HeldSession | None = None
+        given = {"port": 0, "access_log": False, "request_timeout_ms": 60_000, **settings}
+        self.settings = Settings(models=models, device="cpu", **given)
+        self.app = create_app(self.settings, self._open_session)
+        self.server = ThreadedServer(self.app, self.settings)
+        self.thread = threading.Thread(target=self.server.run)
+        self.thread.start()
+        assert self.server.listening.wait(60)
+        self.port: int = self.server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        # Room for every thread of a test; no certificates, which take longer to load than all else.
+        self.client = httpx.Client(
+            base_url=self.url, timeout=60, verify=False, trust_env=False, limits=httpx.Limits(max_connections=64)
+        )
+
+    def _open_session(
+        self, bundle: Bundle, graph: GraphName, device: Device, threads: int, max_batch: int
+    ) -> HeldSession:
+        session = HeldSession(open_session(bundle, graph, device, threads, max_batch))
+        if graph == "forward":
+            self.session = session
+        return session
+
+    @property
+    def held(self) -> HeldSession:
+        assert self.session is not None
+        return self.session
+
+    @property
+    def model(self) -> Model:
+        model: Model = self.app.state.registry.get(None, None)
+        return model
+
+    def metric(self, name: str, **labels: str) -> float:
+        value = self.app.state.metrics.registry.get_sample_value(name, {"model": "colours", "version": "1", **labels})
+        return value or 0.0
+
+    def stop(self) -> None:
+        self.held.go_on.set()
+        self.client.close()
+        self.server.should_exit = True
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def held_service(models: Path, request: pytest.FixtureRequest) -> Iterator[HeldService]:
+    """A service with `colours` 1; settings come from `@pytest.mark.parametrize(..., indirect=True)`."""
+    make_bundle(models)
+    service = HeldService(models, **getattr(request, "param", {}))
+    yield service
+    service.stop()

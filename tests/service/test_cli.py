@@ -1,0 +1,107 @@
+"""The `confgate` command with real files and a real service."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from service import __main__ as command
+from service.settings import Settings
+from tests.conftest import BLUE, GREY, RED, BundleFolder, Service
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command line."""
+    monkeypatch.setattr("sys.argv", ["confgate", *arguments])
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Path]:
+    files = []
+    for name, content in (("red.png", RED), ("grey.png", GREY), ("notes.txt", b"text"), ("blue.png", BLUE)):
+        (tmp_path / name).write_bytes(content)
+        files.append(tmp_path / name)
+    return files
+
+
+def test_predict_prints_a_table(capsys, monkeypatch, service: Service, pictures: list[Path]) -> None:
+    """Each file has its row with label, confidence and whether it is known; a bad file has its reason."""
+    code, out, _ = run(capsys, monkeypatch, "predict", "--url", service.url, *map(str, pictures))
+    assert code == 1
+    heading, red, grey, notes, blue = out.splitlines()
+    assert heading.split()[:5] == ["file", "label", "probability", "confidence", "known"]
+    assert red.split()[1:5] == ["red", "0.9867", "0.9975", "yes"]
+    assert grey.split()[3:5] == ["0.1192", "no"]
+    assert "error: the bytes are not a PNG" in notes
+    assert blue.split()[1] == "blue"
+
+
+def test_predict_prints_json(capsys, monkeypatch, service: Service, pictures: list[Path]) -> None:
+    """With --json the service's own answer is printed, under the options that were asked for."""
+    options = ["--version", "1", "--policy", "tpr95", "--preprocess", "--top-k", "1", "--json"]
+    code, out, _ = run(capsys, monkeypatch, "predict", "--url", service.url, *options, str(pictures[0]))
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["version"] == 1
+    assert answer["predictions"][0]["policy"] == "tpr95"
+    assert answer["predictions"][0]["score"] == "confidence_preprocessed"
+    assert list(answer["predictions"][0]["probabilities"]) == ["red"]
+
+
+def test_predict_explains_a_refusal(capsys, monkeypatch, service: Service, pictures: list[Path]) -> None:
+    """A request that the service refuses ends with its sentence and the request's id."""
+    code, _, err = run(capsys, monkeypatch, "predict", "--url", service.url, "--model", "nope", str(pictures[0]))
+    assert code == 2
+    assert "404 No such model is loaded: model 'nope' is not loaded; served are colours, plain (request " in err
+
+
+def test_predict_without_a_service_says_so(capsys, monkeypatch, pictures: list[Path]) -> None:
+    """Where nothing listens the command says so, and asks whether the service is running."""
+    code, _, err = run(capsys, monkeypatch, "predict", "--url", "http://127.0.0.1:9", str(pictures[0]))
+    assert code == 2
+    assert "no answer from http://127.0.0.1:9" in err
+
+
+def test_inspect_shows_what_is_in_a_bundle(capsys, monkeypatch, bundle_folder: BundleFolder) -> None:
+    """A person sees name, version, input, labels, files, thresholds, the default and the evaluation."""
+    code, out, _ = run(capsys, monkeypatch, "bundle", "inspect", str(bundle_folder.folder))
+    assert code == 0
+    for words in (
+        "colours version 1, made 2026-01-02 03:04 UTC",
+        "8×8 RGB, stretch, bilinear",
+        "3: red, green, blue",
+        "model.onnx",
+        "confidence_preprocessed, epsilon 0.25, reference of 100 images",
+        "misclassified: above 0.500000 (+0.0000), rejects 10.00%, detection error 20.00%, n = 100: made up",
+        "accuracy 1.0000 on colours test (n = 300)",
+    ):
+        assert words in out
+    assert out.count("[default]") == 1
+
+
+def test_verify_opens_the_graphs(capsys, monkeypatch, bundle_folder: BundleFolder) -> None:
+    """A good bundle is called good; one whose graph has changed is refused with exit code 2."""
+    code, out, _ = run(capsys, monkeypatch, "bundle", "verify", str(bundle_folder.folder))
+    assert code == 0
+    assert "colours version 1: good" in out
+    with (bundle_folder.folder / "perturbed.onnx").open("ab") as graph:
+        graph.write(b"x")
+    code, _, err = run(capsys, monkeypatch, "bundle", "verify", str(bundle_folder.folder))
+    assert code == 2
+    assert "perturbed.onnx: size: found" in err
+
+
+def test_help_explains_every_setting(capsys, monkeypatch) -> None:
+    """`confgate serve --help` has each flag with its sentence, its variable and its default."""
+    code, out, _ = run(capsys, monkeypatch, "serve", "--help")
+    assert code == 0
+    words = " ".join(out.replace("│", " ").split())
+    for name, field in Settings.model_fields.items():
+        assert "--" + name.replace("_", "-") in words
+        assert f"CONFGATE_{name.upper()}" in words
+        assert str(field.description).split(".")[0].split(":")[0] in words
