@@ -36,6 +36,8 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     )
     predictor = Predictor(decoders, settings.max_pixels)
 
+    endpoint = api.PredictEndpoint(settings, lifecycle, registry, predictor, metrics)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
@@ -43,6 +45,9 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
         except StartError as error:
             lifecycle.start_error = str(error)
             raise
+        for versions in registry.table.values():
+            for model in versions.values():
+                endpoint.expect(model.metrics.labels)
         lifecycle.ready = True
         yield
         lifecycle.ready = False
@@ -60,7 +65,6 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     app.state.metrics = metrics
     app.state.registry = registry
     app.state.predictor = predictor
-    endpoint = api.PredictEndpoint(settings, lifecycle, registry, predictor, metrics)
     # First, for the router tries its routes in their order.
     app.router.routes.insert(0, Route(api.ROUTE, endpoint, methods=["POST"], include_in_schema=False))
     app.include_router(api.router)
