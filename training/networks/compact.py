@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from training.networks.branch import Classifier
+from training.networks.sizes import require_size
 
 HEAD_SCALE = 1 / 9
 WHITENING_EPSILON = 5e-4
+SMALLEST = 9  # one pixel goes to the whitening, then three halvings
 
 
 class ScaledLinear(nn.Linear):
@@ -24,6 +26,7 @@ class ScaledLinear(nn.Linear):
 
 def compact(classes: int, size: int = 32, widths: tuple[int, int, int] = (64, 256, 256)) -> Classifier:
     """The network for size×size images; `whiten` it with training images before the first step."""
+    require_size("compact", size, SMALLEST)
     layers: list[nn.Module] = [nn.Conv2d(3, 24, 2), nn.GELU()]
     side, channels = size - 1, 24
     for width in widths:
