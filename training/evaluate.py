@@ -23,7 +23,7 @@ def in_distribution_figures(
     right = outputs["logits"].argmax(axis=1) == labels
     figures = [Figure(metric="accuracy", data=data, value=float(right.mean()), n=len(labels))]
     for name, score in scores.items():
-        values = score_images(name, outputs)
+        values = score_images(name, outputs, score.temperature)
         if right.any() and not right.all():
             figures.append(
                 Figure(
@@ -56,7 +56,8 @@ def out_of_distribution_figures(
     """How well each score separates the in-distribution test images from these, and what each policy refuses."""
     figures = []
     for name, score in scores.items():
-        accepted, refused = score_images(name, inside), score_images(name, outside)
+        accepted = score_images(name, inside, score.temperature)
+        refused = score_images(name, outside, score.temperature)
         separation = {
             "auroc": auroc(accepted, refused),
             "fpr_at_95_tpr": fpr_at_tpr(accepted, refused),

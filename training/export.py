@@ -8,6 +8,7 @@ gradient starts there.
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -20,6 +21,8 @@ from torch import Tensor, nn
 from training.augment import normalise
 from training.errors import ExportError
 from training.networks import Classifier
+
+Layout = Literal["nchw", "nhwc"]
 
 OPSET = 18
 NORMALISED = "normalised"
@@ -62,15 +65,12 @@ def export_network(network: Classifier, mean: Sequence[float], std: Sequence[flo
     return with_image_input(program.model_proto, mean, std)
 
 
-def with_image_input(model: onnx.ModelProto, mean: Sequence[float], std: Sequence[float]) -> onnx.ModelProto:
-    """Replaces the float input [N,3,H,W] by `image` uint8 [N,H,W,3] and puts the normalisation inside the graph."""
+def with_image_input(
+    model: onnx.ModelProto, mean: Sequence[float], std: Sequence[float], layout: Layout = "nchw"
+) -> onnx.ModelProto:
+    """Replaces the float image input by `image` uint8 [N,H,W,3] and puts the normalisation inside the graph."""
     graph = model.graph
-    if len(graph.input) != 1:
-        raise ExportError(f"the graph has {len(graph.input)} inputs, expected one image tensor.")
-    shape = [d.dim_value for d in graph.input[0].type.tensor_type.shape.dim]
-    if len(shape) != 4 or shape[1] != 3:
-        raise ExportError(f"the graph's input has shape {shape}, expected [N,3,H,W].")
-    height, width = shape[2], shape[3]
+    height, width = image_size(model, layout)
     old = graph.input[0].name
     for node in graph.node:
         node.input[:] = [NORMALISED if name == old else name for name in node.input]
@@ -82,9 +82,11 @@ def with_image_input(model: onnx.ModelProto, mean: Sequence[float], std: Sequenc
     front = [
         helper.make_node("Cast", ["image"], ["pixels"], name="to_float", to=TensorProto.FLOAT),
         helper.make_node("Mul", ["pixels", "pixel_scale"], ["scaled_pixels"], name="scale_pixels"),
-        helper.make_node("Add", ["scaled_pixels", "pixel_shift"], ["shifted_pixels"], name="shift_pixels"),
-        helper.make_node("Transpose", ["shifted_pixels"], [NORMALISED], name="channels_first", perm=[0, 3, 1, 2]),
     ]
+    shifted = "shifted_pixels" if layout == "nchw" else NORMALISED
+    front.append(helper.make_node("Add", ["scaled_pixels", "pixel_shift"], [shifted], name="shift_pixels"))
+    if layout == "nchw":
+        front.append(helper.make_node("Transpose", [shifted], [NORMALISED], name="channels_first", perm=[0, 3, 1, 2]))
     rest = list(graph.node)
     del graph.node[:]
     graph.node.extend(front + rest)
@@ -93,6 +95,19 @@ def with_image_input(model: onnx.ModelProto, mean: Sequence[float], std: Sequenc
     _forget_traces(model)
     onnx.checker.check_model(model, full_check=True)
     return model
+
+
+def image_size(model: onnx.ModelProto, layout: Layout) -> tuple[int, int]:
+    """Height and width of the one image input, which must have fixed ones and three channels."""
+    if len(model.graph.input) != 1:
+        names = [value.name for value in model.graph.input]
+        raise ExportError(f"the graph has the inputs {names}, expected one image tensor.")
+    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    expected = "[N,3,H,W]" if layout == "nchw" else "[N,H,W,3]"
+    channels, height, width = (1, 2, 3) if layout == "nchw" else (3, 1, 2)
+    if len(shape) != 4 or shape[channels] != 3 or not shape[height] or not shape[width]:
+        raise ExportError(f"the graph's input has shape {shape}, expected {expected} with fixed H and W.")
+    return shape[height], shape[width]
 
 
 def _forget_traces(model: onnx.ModelProto) -> None:
@@ -119,11 +134,15 @@ def open_graph(model: onnx.ModelProto | Path, threads: int = 0) -> onnxruntime.I
 
 
 def run_graph(
-    session: onnxruntime.InferenceSession, images: NDArray[np.uint8], batch: int = 250
+    session: onnxruntime.InferenceSession, images: NDArray[np.uint8], batch: int = 250, epsilon: float | None = None
 ) -> dict[str, NDArray[np.float32]]:
-    """Every output for every image, a batch at a time."""
+    """Every output for every image, a batch at a time; a perturbed graph needs its ε."""
     names = [output.name for output in session.get_outputs()]
-    parts = [session.run(names, {"image": images[i : i + batch]}) for i in range(0, len(images), batch)]
+    constants = {} if epsilon is None else {"epsilon": np.asarray(epsilon, np.float32)}
+    parts = [
+        session.run(names, {"image": images[start : start + batch], **constants})
+        for start in range(0, len(images), batch)
+    ]
     return {name: np.concatenate([part[k] for part in parts]) for k, name in enumerate(names)}
 
 

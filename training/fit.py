@@ -1,37 +1,45 @@
-"""The training loop. A run is a folder: recipe.json, checkpoint.pt, metrics.jsonl, and result.json once it is done.
+"""The training loop. A run is a folder: see `run_folder`.
 
 Killed at any moment, the same command goes on from the last checkpoint and ends with the same weights: everything a
 step draws at random (order, crops, Cutout, hints) depends on the seed and the step number alone.
 """
 
-import json
+import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from training.augment import augment, normalise, pad_images
-from training.data import LabelledImages, Splits
+from training.accuracy import accuracy
+from training.augment import normalise
+from training.batches import Batch, Plan, make_batches
+from training.channel_statistics import normalisation_for
+from training.data import Splits
+from training.epoch_summary import EpochReport, EpochSummary, StepTotals
 from training.errors import RecipeError
+from training.execution import Execution, choose_execution
+from training.initial_network import fresh_network, load_pretrained
 from training.loss import BudgetController, confidence_loss
-from training.networks import Classifier, add_confidence_branch, build_network, whiten
-from training.recipe import Optimiser, Recipe
+from training.networks import Classifier
+from training.optimise import average_of, make_optimiser
+from training.ranks import Ranks
+from training.recipe import Recipe
+from training.run_folder import RunFolder
+from training.scalars import Scalars
 
-CHECKPOINT_SECONDS = 60.0
-EVALUATION_BATCH = 500
-WHITENING_IMAGES = 5_000
+__all__ = ["EpochReport", "Run", "RunResult", "StepReport", "average_of"]
+
+LOGGED_STEPS = 2_000  # about so many lines of metrics.jsonl are steps, however long the run
 
 
 @dataclass
 class StepReport:
-    """What the progress display and metrics.jsonl show of one step."""
+    """What the progress display and metrics.jsonl show of one step, over all ranks."""
 
     epoch: int
     step: int
@@ -41,36 +49,55 @@ class StepReport:
     confidence_weight: float
     accuracy: float
     images_per_second: float
+    seconds_left: float
 
 
 @dataclass
-class EpochReport:
-    epoch: int
-    train_accuracy: float
-    train_wrong: int
+class RunResult:
+    """The exit summary, also result.json."""
+
+    steps: int
+    seconds: float
     validation_accuracy: float
     confidence_loss: float
-    confidence_spread: float
     confidence_weight: float
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str]
 
 
 class Run:
     """A training run that can be stopped after any step and taken up again."""
 
-    def __init__(self, recipe: Recipe, splits: Splits, seed: int, folder: Path) -> None:
-        self.recipe, self.splits, self.seed, self.folder = recipe, splits, seed, folder
-        self.steps_per_epoch = len(splits.train) // recipe.optimiser.batch_size
-        if self.steps_per_epoch == 0:
-            raise RecipeError(
-                f"optimiser.batch_size is {recipe.optimiser.batch_size}, but there are only {len(splits.train)} "
-                f"training images. Lower it."
-            )
-        self.total_steps = self.steps_per_epoch * recipe.optimiser.epochs
-        self.mean, self.std = channel_statistics(splits.train.images)
-        self.network = self._fresh_network()
+    def __init__(
+        self,
+        recipe: Recipe,
+        splits: Splits,
+        seed: int,
+        folder: Path,
+        *,
+        init: Path | None = None,
+        execution: Execution | None = None,
+        ranks: Ranks | None = None,
+        workers: int = 0,
+        checkpoint_seconds: float = 60.0,
+    ) -> None:
+        self.recipe, self.splits, self.seed = recipe, splits, seed
+        self.folder = RunFolder(folder)
+        self.execution, self.ranks = execution or choose_execution("cpu"), ranks or Ranks()
+        self.checkpoint_seconds = checkpoint_seconds
+        device = self.execution.device
+        batch_size = recipe.optimiser.batch_size
+        self.plan = Plan(seed, len(splits.train), batch_size, self.ranks.rank, self.ranks.world)
+        self.plan.check()
+        self.total_steps = self.plan.steps_per_epoch * recipe.optimiser.epochs
+        self.batches = make_batches(splits.train, recipe, self.plan, device, workers)
+        mean, std = normalisation_for(recipe.data, splits)
+        self.network = fresh_network(recipe, splits, seed, mean, std)
+        self.pretrained = load_pretrained(self.network, init) if init else None
+        self.execution.prepare(self.network)
+        self.mean, self.std = mean.to(device), std.to(device)
         self.averaged = average_of(self.network, recipe.optimiser.average_decay)
         self.optimiser = make_optimiser(self.network, recipe.optimiser)
+        self.forward = self.execution.faster(self.ranks.shared(self.network, device))
         settings = recipe.confidence
         self.controller = BudgetController(
             settings.budget,
@@ -81,106 +108,133 @@ class Run:
             settings.relative_step,
         )
         self.step = 0
-        self.augmentation = recipe.augment.augmentation()
-        self.padded = pad_images(torch.from_numpy(splits.train.images), self.augmentation)
-        self.labels = torch.from_numpy(splits.train.labels)
-
-    def _fresh_network(self) -> Classifier:
-        torch.manual_seed(self.seed)
-        size = self.splits.train.images.shape[1]
-        network = build_network(
-            self.recipe.network.name, len(self.splits.label_names), size, self.recipe.network.widths
-        )
-        if self.recipe.confidence.enabled:
-            add_confidence_branch(network, self.recipe.confidence.branch_hidden)
-        if self.recipe.network.name == "compact":
-            sample = torch.from_numpy(self.splits.train.images[:WHITENING_IMAGES])
-            whiten(network, normalise(sample, self.mean, self.std))
-        return network
+        self.seconds = 0.0  # of training, over all processes that worked on this run one after the other
+        self.summary = EpochSummary()
 
     @property
     def served_network(self) -> Classifier:
         """The weights to evaluate and export: the average where one is kept."""
         return self.network if self.averaged is None else self.averaged.module
 
-    def train(self, on_step: Callable[[StepReport], None], on_epoch: Callable[[EpochReport], None]) -> None:
-        """From the last checkpoint to the end."""
-        self.load_checkpoint()
-        saved_at = time.monotonic()
-        while self.step < self.total_steps:
-            epoch = self.step // self.steps_per_epoch
-            summary = EpochSummary()
-            for indices in self._remaining_batches(epoch):
-                report = self._train_step(epoch, indices, summary)
+    def train(self, on_step: Callable[[StepReport], None], on_epoch: Callable[[EpochReport], None]) -> RunResult | None:
+        """From where `resume` left it to the end; the result on the main rank."""
+        with Scalars(self.folder.path / "tensorboard", self.step, self.ranks.is_main) as scalars:
+            saved_at = ended = time.monotonic()
+            seconds_a_step = 0.0
+            log_every = max(1, self.total_steps // LOGGED_STEPS)
+            for batch in self.batches.between(self.step, self.total_steps):
+                epoch = self.step // self.plan.steps_per_epoch
+                totals = self._train_step(epoch, batch)
+                took, ended = time.monotonic() - ended, time.monotonic()
+                self.seconds += took
+                seconds_a_step = took if seconds_a_step == 0 else 0.9 * seconds_a_step + 0.1 * took
+                report = self._report(epoch, totals, seconds_a_step)
+                if self.ranks.is_main and (self.step % log_every == 0 or self.step == self.total_steps):
+                    self.folder.append({"kind": "step"} | asdict(report))
+                    scalars.add_step(report, self.optimiser.param_groups[0]["lr"], self.recipe.confidence.enabled)
                 on_step(report)
-                if time.monotonic() - saved_at > CHECKPOINT_SECONDS and self.step % self.steps_per_epoch:
+                if self.step % self.plan.steps_per_epoch == 0:
+                    self._end_epoch(epoch, scalars, on_epoch)
+                    saved_at = ended = time.monotonic()
+                elif time.monotonic() - saved_at > self.checkpoint_seconds:
                     self.save_checkpoint()
-                    saved_at = time.monotonic()
-            accuracy = self.accuracy(self.splits.validation)
-            epoch_report = summary.report(epoch, accuracy, self.controller, self.recipe.confidence.enabled)
-            with (self.folder / "metrics.jsonl").open("a") as log:
-                log.write(json.dumps({"step": self.step} | asdict(epoch_report)) + "\n")
-            self.save_checkpoint()
-            saved_at = time.monotonic()
-            on_epoch(epoch_report)
+                    saved_at = ended = time.monotonic()
+        self.ranks.wait()
+        return self._finish() if self.ranks.is_main else None
 
-    def _remaining_batches(self, epoch: int) -> Iterator[Tensor]:
-        order = torch.randperm(len(self.labels), generator=step_generator(self.seed, epoch, "order"))
-        first = self.step % self.steps_per_epoch
-        for batch in range(first, self.steps_per_epoch):
-            yield order[batch * self.recipe.optimiser.batch_size :][: self.recipe.optimiser.batch_size]
-
-    def _train_step(self, epoch: int, indices: Tensor, summary: "EpochSummary") -> StepReport:
-        started = time.monotonic()
-        generator = step_generator(self.seed, self.step, "step")
-        torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))  # dropout, where a network has it
-        crops, kept = augment(self.padded, indices, epoch, self.augmentation, generator)
-        images = normalise(crops, self.mean, self.std) * kept[:, None]
-        labels = self.labels[indices]
-        hinted = torch.rand(len(indices), generator=generator) < self.recipe.confidence.hint_probability
+    def _train_step(self, epoch: int, batch: Batch) -> StepTotals:
+        device = self.execution.device
+        torch.manual_seed(batch.dropout_seed + self.ranks.rank)  # dropout, where a network has it
+        images = normalise(batch.images.to(device), self.mean, self.std) * batch.kept.to(device)[:, None]
+        labels = batch.labels.to(device)
         rate = self.recipe.optimiser.schedule.multiplier(self.step / self.total_steps, epoch)
         for group in self.optimiser.param_groups:
             group["lr"] = group["full_rate"] * rate
         self.network.train()
-        logits, z = self.network(images)
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.execution.bf16):
+            logits, z = self.forward(images)
         if z is None:
-            loss, l_c, c = F.cross_entropy(logits, labels), None, None
+            loss, l_c = F.cross_entropy(logits.float(), labels), None
         else:
-            parts = confidence_loss(logits, z, labels, hinted, self.controller.weight)
-            loss, l_c, c = parts.total, parts.confidence.item(), torch.sigmoid(z.detach())
+            parts = confidence_loss(logits, z, labels, batch.hinted.to(device), self.controller.weight)
+            loss, l_c = parts.total, parts.confidence
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
+        totals = self._totals(logits.detach(), labels, loss, l_c, z)
+        if not math.isfinite(totals.loss):
+            raise RecipeError(
+                f"the loss became {totals.loss} at step {self.step + 1}: training has diverged. Lower "
+                f"optimiser.learning_rate; the last checkpoint is from before."
+            )
         self.optimiser.step()
-        if l_c is not None:
-            self.controller.update(l_c)
+        if totals.confidence_loss is not None:
+            self.controller.update(totals.confidence_loss)
         if self.averaged is not None:
             self.averaged.update_parameters(self.network)
         self.step += 1
-        right = int((logits.argmax(1) == labels).sum())
-        summary.add(len(labels), right, l_c, c)
+        self.summary.add(totals)
+        return totals
+
+    def _totals(self, logits: Tensor, labels: Tensor, loss: Tensor, l_c: Tensor | None, z: Tensor | None) -> StepTotals:
+        """One step over all ranks. λ follows the global L_c, so all ranks keep the same λ."""
+        images = len(labels)
+        c = torch.zeros(0) if z is None else torch.sigmoid(z.detach().double())
+        local = [
+            images,
+            int((logits.argmax(1) == labels).sum()),
+            loss.item() * images,
+            0.0 if l_c is None else l_c.item() * images,
+            c.sum().item(),
+            (c**2).sum().item(),
+        ]
+        seen, right, loss_sum, l_c_sum, c_sum, c_square_sum = self.ranks.total(local, self.execution.device)
+        mean_l_c = None if l_c is None else l_c_sum / seen
+        return StepTotals(int(seen), int(right), loss_sum / seen, mean_l_c, c_sum, c_square_sum)
+
+    def _report(self, epoch: int, totals: StepTotals, seconds_a_step: float) -> StepReport:
         return StepReport(
             epoch=epoch,
             step=self.step,
             total_steps=self.total_steps,
-            loss=loss.item(),
-            confidence_loss=l_c or 0.0,
+            loss=totals.loss,
+            confidence_loss=totals.confidence_loss or 0.0,
             confidence_weight=self.controller.weight,
-            accuracy=right / len(labels),
-            images_per_second=len(labels) / (time.monotonic() - started),
+            accuracy=totals.right / totals.images,
+            images_per_second=totals.images / seconds_a_step,
+            seconds_left=(self.total_steps - self.step) * seconds_a_step,
         )
 
-    @torch.no_grad()
-    def accuracy(self, part: LabelledImages) -> float:
-        network = self.served_network.eval()
-        right = 0
-        for start in range(0, len(part), EVALUATION_BATCH):
-            images = torch.from_numpy(part.images[start : start + EVALUATION_BATCH])
-            predicted = network(normalise(images, self.mean, self.std)).logits.argmax(1).numpy()
-            right += int((predicted == part.labels[start : start + EVALUATION_BATCH]).sum())
-        return right / len(part)
+    def _end_epoch(self, epoch: int, scalars: Scalars, on_epoch: Callable[[EpochReport], None]) -> None:
+        summary, self.summary = self.summary, EpochSummary()
+        if not self.ranks.is_main:
+            return
+        started = time.monotonic()
+        right = accuracy(self.served_network, self.splits.validation, self.mean, self.std)
+        self.seconds += time.monotonic() - started
+        report = summary.report(epoch, right, self.controller, self.recipe.confidence.enabled)
+        self.folder.append({"kind": "epoch", "step": self.step} | asdict(report))
+        scalars.add_epoch(report, self.step, self.recipe.confidence.enabled)
+        self.save_checkpoint()
+        on_epoch(report)
+
+    def _finish(self) -> RunResult:
+        epochs = list(self.folder.records("epoch"))
+        warnings = [f"epoch {record['epoch'] + 1}: {text}" for record in epochs for text in record["warnings"]]
+        last = epochs[-1]
+        result = RunResult(
+            steps=self.step,
+            seconds=round(self.seconds, 1),
+            validation_accuracy=last["validation_accuracy"],
+            confidence_loss=last["confidence_loss"],
+            confidence_weight=last["confidence_weight"],
+            warnings=warnings,
+        )
+        self.folder.write_result(asdict(result))
+        return result
 
     def identity(self) -> dict[str, Any]:
         """What a run is: two runs with the same identity on one machine end with the same weights."""
+        pretrained = self.pretrained
         return {
             "recipe": self.recipe.model_dump(mode="json"),
             "seed": self.seed,
@@ -189,124 +243,51 @@ class Run:
             "mean": self.mean.tolist(),
             "std": self.std.tolist(),
             "image_size": self.splits.train.images.shape[1],
+            "init": None if pretrained is None else {"file": pretrained.file, "sha256": pretrained.sha256},
         }
 
     def save_checkpoint(self) -> None:
-        """In one step: a kill leaves the old checkpoint or the new one."""
-        state = {
-            "network": self.network.state_dict(),
-            "averaged": None if self.averaged is None else self.averaged.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "confidence_weight": self.controller.weight,
-            "step": self.step,
-        }
-        partial = self.folder / "checkpoint.pt.partial"
-        torch.save(state, partial)
-        partial.replace(self.folder / "checkpoint.pt")
-
-    def load_checkpoint(self) -> None:
-        """Takes up the run in its folder, or begins one; a folder that holds another run is refused."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        identity, record = self.identity(), self.folder / "run.json"
-        if record.is_file() and json.loads(record.read_text()) != json.loads(json.dumps(identity)):
-            raise RecipeError(
-                f"{self.folder} holds a run with another recipe, seed or data. Choose another --out, or delete it."
-            )
-        record.write_text(json.dumps(identity, indent=1) + "\n")
-        checkpoint = self.folder / "checkpoint.pt"
-        if not checkpoint.is_file():
+        """Everything that is not decided by the seed and the step; by the main rank only."""
+        if not self.ranks.is_main:
             return
-        state = torch.load(checkpoint, weights_only=True)
+        self.folder.save(
+            {
+                "network": self.network.state_dict(),
+                "averaged": None if self.averaged is None else self.averaged.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "confidence_weight": self.controller.weight,
+                "step": self.step,
+                "summary": self.summary.state(),
+                "seconds": self.seconds,
+                "execution": self.execution.description,
+            }
+        )
+
+    def resume(self) -> str | None:
+        """Takes up the run in its folder, or begins one; says what can no longer be promised of it."""
+        if self.ranks.is_main:
+            self.folder.claim(self.identity())
+        self.ranks.wait()
+        state = self.folder.load(self.execution.device)
+        self.ranks.wait()  # nobody may write a checkpoint while another still reads
+        if state is None:
+            if self.ranks.is_main:
+                self.folder.forget_after(0)
+            return None
         self.network.load_state_dict(state["network"])
         if self.averaged is not None:
             self.averaged.load_state_dict(state["averaged"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.controller.weight = state["confidence_weight"]
         self.step = state["step"]
-
-
-class EpochSummary:
-    """Gathers an epoch's figures and says when confidence is collapsing."""
-
-    def __init__(self) -> None:
-        self.seen = self.right = 0
-        self.confidence_losses: list[float] = []
-        self.confidences: list[Tensor] = []
-
-    def add(self, images: int, right: int, l_c: float | None, c: Tensor | None) -> None:
-        self.seen += images
-        self.right += right
-        if l_c is not None and c is not None:
-            self.confidence_losses.append(l_c)
-            self.confidences.append(c)
-
-    def report(self, epoch: int, validation: float, controller: BudgetController, learns: bool) -> EpochReport:
-        l_c = float(np.mean(self.confidence_losses)) if self.confidence_losses else 0.0
-        spread = float(torch.cat(self.confidences).std()) if self.confidences else 0.0
-        wrong = self.seen - self.right
-        report = EpochReport(epoch, self.right / max(1, self.seen), wrong, validation, l_c, spread, controller.weight)
-        if learns and epoch > 0:
-            report.warnings = collapse_warnings(report, self.seen, controller.budget)
-        return report
-
-
-def collapse_warnings(report: EpochReport, seen: int, budget: float) -> list[str]:
-    """The three ways learned confidence loses its meaning (section 2.3 of the paper)."""
-    found = []
-    if report.confidence_spread < 0.02:
-        found.append(
-            f"confidence is nearly the same for every image (std {report.confidence_spread:.3f}): it cannot separate"
-        )
-    if not budget / 3 <= report.confidence_loss <= budget * 3:
-        found.append(f"L_c is {report.confidence_loss:.3f}, far from the budget {budget}: λ does not hold it")
-    if report.train_wrong < seen * 0.002:
-        found.append(
-            f"only {report.train_wrong} of {seen} training images were misclassified: too few to learn "
-            f"confidence from; augment more or train for fewer epochs"
-        )
-    return found
-
-
-def step_generator(seed: int, number: int, purpose: str) -> torch.Generator:
-    """A generator for one step or epoch, independent of all others."""
-    words = np.random.SeedSequence([seed, number, *purpose.encode()]).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(words[0] >> np.uint64(1)))
-
-
-def channel_statistics(images: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation per channel of the training images, on the 0…1 scale."""
-    means, squares = [], []
-    for channel in range(3):
-        values = np.bincount(images[..., channel].ravel(), minlength=256) / images[..., channel].size
-        levels = np.arange(256) / 255
-        means.append(float(values @ levels))
-        squares.append(float(values @ levels**2))
-    mean, square = np.asarray(means), np.asarray(squares)
-    std = np.sqrt(np.maximum(square - mean**2, 1e-6))
-    return torch.tensor(mean, dtype=torch.float32), torch.tensor(std, dtype=torch.float32)
-
-
-def average_of(network: Classifier, decay: float) -> AveragedModel | None:
-    """A moving average of weights and batch-norm statistics, where the recipe asks for one."""
-    if decay == 0:
+        self.summary = EpochSummary(**state.get("summary", {}))
+        self.seconds = state.get("seconds", 0.0)
+        if self.ranks.is_main:
+            self.folder.forget_after(self.step)
+        before = state.get("execution", "cpu")
+        if before != self.execution.description:
+            return (
+                f"this run was begun with {before} and goes on with {self.execution.description}: its weights will not "
+                f"be bit-identical to those of an uninterrupted run"
+            )
         return None
-    return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
-
-
-def make_optimiser(network: Classifier, settings: Optimiser) -> torch.optim.SGD:
-    """Nesterov SGD; one-dimensional parameters are not decayed, and those of the body may have a rate of their own.
-
-    The offsets of batch norms take a far higher rate than weights; the few of the head and the branch do not.
-    """
-    of_body = {id(p) for p in network.body.parameters()}
-    trained = [p for p in network.parameters() if p.requires_grad]
-    weights = [p for p in trained if p.ndim > 1]
-    body_offsets = [p for p in trained if p.ndim <= 1 and id(p) in of_body]
-    other_offsets = [p for p in trained if p.ndim <= 1 and id(p) not in of_body]
-    rate = settings.learning_rate
-    groups = [
-        {"params": weights, "full_rate": rate, "weight_decay": settings.weight_decay},
-        {"params": body_offsets, "full_rate": rate * settings.offset_rate_scale, "weight_decay": 0.0},
-        {"params": other_offsets, "full_rate": rate, "weight_decay": 0.0},
-    ]
-    return torch.optim.SGD(groups, lr=rate, momentum=settings.momentum, nesterov=settings.momentum > 0)

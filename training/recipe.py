@@ -1,15 +1,25 @@
 """A recipe says everything a training run does: one TOML file under training/recipes, or any file of that form.
 
-`--set section.field=value` changes a field; an unknown name or an impossible value is refused by name.
+`extends = "other-recipe"` at the top of a file starts from another recipe (one that ships, or a file beside this one);
+the fields below it replace those they name. `--set section.field=value` changes a field; an unknown name or an
+impossible value is refused by name.
 """
 
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
-from training.augment import Augmentation, Flip
 from training.errors import RecipeError
 
 FOLDER = Path(__file__).parent / "recipes"
@@ -19,12 +29,38 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _number_or_fraction(share: int | float) -> int | float:
+    if (isinstance(share, int) and share >= 1) or 0 < share < 1:
+        return share
+    raise ValueError("expected a number of images from 1, or a fraction between 0 and 1")
+
+
+Share = Annotated[int | float, AfterValidator(_number_or_fraction)]
+
+
 class Data(Section):
+    """Which images, how they are divided, and how an image of any size becomes the network's input."""
+
     dataset: str
-    validation: PositiveInt = 1_000
-    calibration: PositiveInt = 5_000
-    split_seed: int = 0
+    folder: str | None = None  # your own images, in a folder of class sub-folders; None for a named set
+    validation: Share = 1_000
+    calibration: Share = 5_000
+    test: Share | None = None  # only for a set that has no test part of its own
+    split_seed: int = Field(0, ge=0)
     limit: PositiveInt | None = None
+    size: int | None = Field(None, ge=1, le=4096)  # None: the size a named set has
+    resize: Literal["stretch", "fit_crop"] = "stretch"
+    interpolation: Literal["nearest", "bilinear", "bicubic"] = "bicubic"
+    crop_fraction: float = Field(1.0, gt=0, le=1)  # only for fit_crop: see service.bundle.Input
+    normalisation: Literal["measured", "imagenet"] = "measured"  # pretrained weights expect the one they know
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.folder is not None and self.size is None:
+            raise ValueError("images of a folder may have any size: data.size (--size) must say the network's")
+        if self.resize == "stretch" and self.crop_fraction != 1:
+            raise ValueError("data.crop_fraction is only for data.resize=fit_crop")
+        return self
 
 
 class Network(Section):
@@ -32,15 +68,15 @@ class Network(Section):
     widths: tuple[PositiveInt, ...] | None = None
 
 
-class Augment(Section):
+class Augmentation(Section):
+    """See `augment`; `smallest_area` > 0 crops that share or more of a photo and resizes it (folders only)."""
+
     crop_padding: int = Field(4, ge=0)
     padding_mode: Literal["constant", "reflect"] = "constant"
-    flip: Flip = "random"
+    flip: Literal["none", "random", "alternate"] = "random"
     cutout_size: int = Field(16, ge=0)
     cutout_share: float = Field(1.0, ge=0, le=1)
-
-    def augmentation(self) -> Augmentation:
-        return Augmentation(**self.model_dump())
+    smallest_area: float = Field(0.0, ge=0, le=1)
 
 
 class Confidence(Section):
@@ -79,6 +115,7 @@ class Optimiser(Section):
     learning_rate: PositiveFloat
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(5e-4, ge=0)
+    decay_offsets: bool = False  # whether weight decay also shrinks biases and batch-norm parameters
     offset_rate_scale: PositiveFloat = 1.0  # learning rate of the offsets (biases) relative to that of the weights
     average_decay: float = Field(0.0, ge=0, lt=1)  # exponential moving average of the weights, 0 for none
     schedule: Schedule
@@ -88,7 +125,7 @@ class Recipe(Section):
     name: str
     data: Data
     network: Network
-    augment: Augment
+    augment: Augmentation
     confidence: Confidence
     optimiser: Optimiser
 
@@ -97,22 +134,57 @@ def available() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def load_recipe(name_or_file: str, changes: list[str] | None = None) -> Recipe:
-    """A recipe by name or by path, with `section.field=value` changes applied."""
-    path = FOLDER / f"{name_or_file}.toml"
-    if not path.is_file():
-        path = Path(name_or_file)
-    if not path.is_file():
-        raise RecipeError(
-            f"no recipe '{name_or_file}'. Expected one of {', '.join(available())}, or the path of a .toml file."
-        )
-    try:
-        fields: dict[str, Any] = {"name": path.stem} | tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as problem:
-        raise RecipeError(f"{path} is not valid TOML: {problem}.") from problem
+def load_recipe(
+    name_or_file: str,
+    changes: list[str] | None = None,
+    data: dict[str, Any] | None = None,
+    replace: bool = False,
+) -> Recipe:
+    """A recipe by name or by path. `data` is put into its data section, or with `replace` in the place of it; then the
+    `section.field=value` changes are applied.
+    """
+    path = _find(name_or_file, Path())
+    fields: dict[str, Any] = {"name": path.stem} | _read(path)
+    fields["data"] = (data or {}) if replace else fields.get("data", {}) | (data or {})
     for change in changes or []:
         _apply(fields, change)
     return parse_recipe(fields)
+
+
+def _find(name_or_file: str, folder: Path) -> Path:
+    """A recipe that ships with confgate, or a file whose path is relative to the folder."""
+    for path in (FOLDER / f"{name_or_file}.toml", folder / name_or_file):
+        if path.is_file():
+            return path
+    raise RecipeError(
+        f"no recipe '{name_or_file}'. Expected one of {', '.join(available())}, or the path of a .toml file."
+    )
+
+
+def _read(path: Path, extended_by: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The fields of a file, on top of those of the recipe it extends."""
+    chain = (*extended_by, path.resolve())
+    if path.resolve() in extended_by:
+        raise RecipeError(f"recipes extend each other in a circle: {' → '.join(link.name for link in chain)}.")
+    try:
+        fields = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as problem:
+        raise RecipeError(f"{path} is not valid TOML: {problem}.") from problem
+    extended = fields.pop("extends", None)
+    if extended is None:
+        return fields
+    if not isinstance(extended, str):
+        raise RecipeError(f"{path}: extends is {extended!r}, expected the name of one recipe.")
+    return _merged(_read(_find(extended, path.parent), chain), fields)
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Section by section, field by field; a field of `above` wins."""
+    merged = below | above
+    for key in below.keys() & above.keys():
+        if isinstance(below[key], dict) and isinstance(above[key], dict):
+            merged[key] = _merged(below[key], above[key])
+    return merged
 
 
 def parse_recipe(fields: dict[str, Any]) -> Recipe:
@@ -120,10 +192,16 @@ def parse_recipe(fields: dict[str, Any]) -> Recipe:
         return Recipe.model_validate(fields)
     except ValidationError as problem:
         lines = [
-            f"{'.'.join(str(part) for part in error['loc'])} = {error['input']!r}: {error['msg'].lower()}"
+            f"{'.'.join(str(part) for part in error['loc'])}{_shown(error['input'])}: "
+            f"{error['msg'].removeprefix('Value error, ').lower()}"
             for error in problem.errors()
         ]
         raise RecipeError(f"recipe '{fields.get('name')}' cannot be used: {'; '.join(lines)}.") from problem
+
+
+def _shown(value: Any) -> str:
+    """The value that was refused; a whole section would only hide the message."""
+    return "" if isinstance(value, dict) else f" = {value!r}"
 
 
 def _apply(fields: dict[str, Any], change: str) -> None:

@@ -1,0 +1,9 @@
+"""Runs every benchmark, one after the other: `make bench`."""
+
+import runpy
+
+NAMES = ("branch_cost", "augmentation_cost", "gradient_cost")
+
+for name in NAMES:
+    print(f"== {name}", flush=True)
+    runpy.run_module(f"benchmarks.{name}", run_name="__main__")

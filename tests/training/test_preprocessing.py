@@ -1,0 +1,70 @@
+"""The perturbed graph of a bundle, against torch autograd, and the choice of ε without out-of-distribution images."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from service.gate import score_images
+from training.errors import ExportError
+from training.export import export_network, open_graph, run_graph
+from training.metrics import detection_error
+from training.networks import add_confidence_branch, compact
+from training.preprocessing import (
+    EPSILONS,
+    ODIN_TEMPERATURE,
+    check_perturbed_parity,
+    choose_epsilon,
+    perturbed_graph,
+    preprocessed_score,
+)
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)
+
+
+def network_with(branch: bool):
+    torch.manual_seed(0)
+    net = compact(4, 16, (8, 12, 16))
+    return (add_confidence_branch(net, (6,)) if branch else net).eval()
+
+
+@pytest.fixture(scope="module")
+def images():
+    return np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("branch", [True, False])
+def test_equals_torch_autograd(branch, images):
+    """With the branch and, as ODIN, without it the preprocessed score is torch's at every batch size."""
+    network = network_with(branch)
+    perturbed = perturbed_graph(export_network(network, MEAN, STD, 16))
+    assert check_perturbed_parity(perturbed, network, MEAN, STD, images, epsilon=0.01) < 1e-4
+
+
+def test_a_wrong_direction_is_refused(images):
+    """A graph that moves the image away from confidence does not pass the check."""
+    network = network_with(True)
+    perturbed = perturbed_graph(export_network(network, MEAN, STD, 16))
+    for node in perturbed.graph.node:
+        if node.op_type == "Sign":
+            node.input[:], direction = ["reversed"], node.input[0]
+            place = list(perturbed.graph.node).index(node)
+            break
+    perturbed.graph.node.insert(place, onnx.helper.make_node("Neg", [direction], ["reversed"]))
+    with pytest.raises(ExportError, match="differs from torch"):
+        check_perturbed_parity(perturbed, network, MEAN, STD, images, epsilon=0.05)
+
+
+@pytest.mark.parametrize("branch", [True, False])
+def test_chosen_epsilon_has_the_least_detection_error_of_the_grid(branch, images):
+    """No ε of the grid separates right from wrong answers better than the chosen one."""
+    network = network_with(branch)
+    session = open_graph(perturbed_graph(export_network(network, MEAN, STD, 16)))
+    right = np.random.default_rng(1).random(len(images)) < 0.6
+    score = preprocessed_score(network)
+    chosen = choose_epsilon(session, score, images, right)
+    errors = {}
+    for epsilon in EPSILONS:
+        values = score_images(score, run_graph(session, images, epsilon=epsilon), ODIN_TEMPERATURE)
+        errors[epsilon] = detection_error(values[right], values[~right]).detection_error
+    assert errors[chosen] == min(errors.values())

@@ -1,0 +1,105 @@
+"""The network a run begins with: fresh, whitened where it is `compact`, or with `--init` from weights of before."""
+
+import hashlib
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from training.augment import normalise
+from training.data import Splits
+from training.errors import RecipeError
+from training.networks import Classifier, add_confidence_branch, build_network, whiten
+from training.recipe import Recipe
+
+WHITENING_PIXELS = 5_000 * 32 * 32  # enough 2×2 patches for a 12×12 covariance, many times over
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """Weights from a file, and what became of them."""
+
+    file: str
+    sha256: str
+    taken: tuple[str, ...]
+    other_shape: tuple[str, ...]  # "name: shape here, shape in the file"
+    fresh: tuple[str, ...]  # of this network, with nothing for them in the file
+    unused: tuple[str, ...]  # of the file, with no place in this network
+
+    def describe(self) -> str:
+        lines = [f"{self.file}: {len(self.taken)} tensors taken ({_shortened(self.taken)})"]
+        for what, names in (
+            ("skipped for their shape", self.other_shape),
+            ("not in the file, stay fresh", self.fresh),
+            ("in the file, not in this network", self.unused),
+        ):
+            if names:
+                lines.append(f"  {len(names)} {what}: {_shortened(names)}")
+        return "\n".join(lines)
+
+
+def _shortened(names: tuple[str, ...], shown: int = 6) -> str:
+    return ", ".join(names[:shown]) + (f" … {names[-1]}" if len(names) > shown else "")
+
+
+def fresh_network(recipe: Recipe, splits: Splits, seed: int, mean: Tensor, std: Tensor) -> Classifier:
+    """The recipe's network with weights that follow from the seed."""
+    torch.manual_seed(seed)
+    size = splits.train.images.shape[1]
+    network = build_network(recipe.network.name, len(splits.label_names), size, recipe.network.widths)
+    if recipe.confidence.enabled:
+        add_confidence_branch(network, recipe.confidence.branch_hidden)
+    if recipe.network.name == "compact":
+        sample = torch.from_numpy(splits.train.images[: max(1, WHITENING_PIXELS // size**2)])
+        whiten(network, normalise(sample, mean, std))
+    return network
+
+
+def load_pretrained(network: Classifier, path: Path) -> Pretrained:
+    """Copies every tensor that fits by name and shape from a state dict, or from the checkpoint of another run."""
+    content = _read_state(path)
+    ours = network.state_dict()
+    taken, other_shape, fresh = {}, [], []
+    used = set()
+    for name, tensor in ours.items():
+        # A plain network's "conv1.weight" is our "body.conv1.weight": the body is the network without its head.
+        source = next((key for key in (name, name.removeprefix("body.")) if key in content), None)
+        if source is None:
+            fresh.append(name)
+            continue
+        used.add(source)
+        if content[source].shape != tensor.shape:
+            other_shape.append(f"{name}: {list(tensor.shape)} here, {list(content[source].shape)} in the file")
+        else:
+            taken[name] = content[source]
+    if not taken:
+        raise RecipeError(
+            f"--init {path}: none of its {len(content)} tensors fits this network. It begins with "
+            f"{_shortened(tuple(content), 3)}; the network with {_shortened(tuple(ours), 3)}."
+        )
+    network.load_state_dict(ours | taken)
+    unused = tuple(name for name in content if name not in used)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Pretrained(path.name, digest, tuple(taken), tuple(other_shape), tuple(fresh), unused)
+
+
+def _read_state(path: Path) -> dict[str, Tensor]:
+    """A dict of tensors; of a run's checkpoint its averaged weights where it kept them, as it would be served."""
+    if not path.is_file():
+        raise RecipeError(f"--init {path}: no such file. Expected a state dict written by torch.save.")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as problem:
+        reason = str(problem).splitlines()[0]
+        raise RecipeError(
+            f"--init {path} is not a plain state dict, and nothing else is loaded: files that hold code are refused "
+            f"({reason})."
+        ) from problem
+    if isinstance(content, dict):
+        content = content.get("averaged") or content.get("network") or content.get("state_dict") or content
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise RecipeError(f"--init {path}: expected a dict of tensors by name.")
+    content.pop("n_averaged", None)
+    return {name.removeprefix("module."): tensor for name, tensor in content.items()}

@@ -1,0 +1,60 @@
+"""Several processes training one network (torchrun): who this one is, and sums over all of them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclass(frozen=True)
+class Ranks:
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        """The one that writes checkpoints and talks."""
+        return self.rank == 0
+
+    def total(self, values: list[float], device: torch.device) -> list[float]:
+        """Sums over all processes, in double precision."""
+        if self.world == 1:
+            return values
+        summed = torch.tensor(values, dtype=torch.float64, device=device)
+        dist.all_reduce(summed)
+        return summed.tolist()
+
+    def shared(self, network: nn.Module, device: torch.device) -> nn.Module:
+        """The network as this process must call it, so that gradients are averaged over all."""
+        if self.world == 1:
+            return network
+        return DistributedDataParallel(network, device_ids=[device.index] if device.type == "cuda" else None)
+
+    def wait(self) -> None:
+        if self.world > 1:
+            dist.barrier()
+
+
+def local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[Ranks]:
+    """Joins the processes torchrun started; alone without it."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Ranks()
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Ranks(dist.get_rank(), world)
+    finally:
+        dist.destroy_process_group()

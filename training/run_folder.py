@@ -1,0 +1,117 @@
+"""A run on disk: run.json (what it is), checkpoint.pt, metrics.jsonl, tensorboard/, and result.json once it is done.
+
+Every file is replaced in one step or only appended to, so a kill at any moment leaves something to go on from.
+"""
+
+import json
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.errors import RecipeError
+from training.recipe import parse_recipe
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def claim(self, identity: dict[str, Any]) -> None:
+        """Makes the folder this run's; one that holds another run is refused."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        record = self.path / "run.json"
+        if record.is_file():
+            different = _differences(json.loads(record.read_text()), json.loads(json.dumps(identity)))
+            if different:
+                raise RecipeError(
+                    f"{self.path} holds another run: {'; '.join(different)}. Choose another --out, or delete it."
+                )
+        else:
+            self._replace("run.json", json.dumps(identity, indent=1) + "\n")
+
+    def save(self, state: dict[str, Any]) -> None:
+        partial = self.path / "checkpoint.pt.partial"
+        with partial.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self.path / "checkpoint.pt")
+
+    def load(self, device: torch.device) -> dict[str, Any] | None:
+        checkpoint = self.path / "checkpoint.pt"
+        if not checkpoint.is_file():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(checkpoint, map_location=device, weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as problem:
+            reason = str(problem).splitlines()[0]
+            raise RecipeError(
+                f"{checkpoint} cannot be read ({reason}). Delete the folder to train from the start."
+            ) from problem
+        return state
+
+    def append(self, record: dict[str, Any]) -> None:
+        with (self.path / "metrics.jsonl").open("a") as log:
+            log.write(json.dumps(record) + "\n")
+
+    def records(self, kind: str) -> Iterator[dict[str, Any]]:
+        """The lines of metrics.jsonl of one kind: "step" or "epoch"."""
+        log = self.path / "metrics.jsonl"
+        for line in log.read_text().splitlines() if log.is_file() else []:
+            record = _parsed(line)
+            if record is not None and record.get("kind", "epoch") == kind:
+                yield record
+
+    def forget_after(self, step: int) -> None:
+        """Drops what a killed process logged after its last checkpoint: those steps are taken again."""
+        log = self.path / "metrics.jsonl"
+        if log.is_file():
+            records = (_parsed(line) for line in log.read_text().splitlines())
+            kept = [record for record in records if record is not None and record["step"] <= step]
+            self._replace("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        self._replace("result.json", json.dumps(result, indent=1) + "\n")
+
+    def _replace(self, name: str, text: str) -> None:
+        partial = self.path / f"{name}.partial"
+        partial.write_text(text)
+        partial.replace(self.path / name)
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    """A line of the log; None for one that was cut off by a kill."""
+    try:
+        record: dict[str, Any] = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return record
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What makes two runs different ones. Fields added since the old one was begun count with their defaults."""
+    old_recipe, new_recipe = (_flat(parse_recipe(run["recipe"]).model_dump(mode="json")) for run in (old, new))
+    old_recipe["data.folder"] = new_recipe["data.folder"] = ""  # a moved folder is the same data: see the fingerprint
+    found = [
+        f"{field} is {new_recipe.get(field)!r}, it was {old_recipe.get(field)!r}"
+        for field in sorted(old_recipe.keys() | new_recipe.keys())
+        if old_recipe.get(field) != new_recipe.get(field)
+    ]
+    if old["seed"] != new["seed"]:
+        found.append(f"the seed is {new['seed']}, it was {old['seed']}")
+    if old["splits"] != new["splits"]:
+        found.append("the images are not the same")
+    if (old.get("init") or {}).get("sha256") != (new.get("init") or {}).get("sha256"):
+        found.append("--init is not the same")
+    return found
+
+
+def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in fields.items():
+        out |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return out
