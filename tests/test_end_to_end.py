@@ -1,0 +1,133 @@
+"""From images on disk to an answer over HTTP, every step through the command a user types."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.conftest import Service
+from training.data_import import save_arrays
+from training.export import open_graph, run_graph
+
+SIDE = 16
+RECIPE_CHANGES = {
+    "data.dataset": "stripes",
+    "data.validation": "100",
+    "data.calibration": "400",
+    "network.widths": "[8,16,16]",
+    "optimiser.epochs": "3",
+    "optimiser.batch_size": "50",
+    "optimiser.learning_rate": "0.1",
+    "optimiser.average_decay": "0.9",
+}
+
+
+def stripes(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Three classes of noisy stripes; one label in ten is wrong, so that there is something to doubt."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, count)
+    y, x = np.mgrid[:SIDE, :SIDE]
+    patterns = np.stack([x % 4 < 2, y % 4 < 2, (x + y) % 4 < 2]) * 120 + 60
+    images = patterns[labels][..., None] + rng.normal(0, 40, (count, SIDE, SIDE, 3))
+    mislabelled = rng.random(count) < 0.1
+    labels = np.where(mislabelled, rng.integers(0, 3, count), labels)
+    return images.clip(0, 255).astype(np.uint8), labels.astype(np.int64)
+
+
+def run_training(*arguments: str) -> subprocess.CompletedProcess[str]:
+    # A network this small is faster on one thread than on several that wait for each other.
+    command = [sys.executable, "-m", "training", *arguments]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+
+def confgate_train(*arguments: str) -> str:
+    done = run_training(*arguments)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A models folder made by fit and export from a data set on disk."""
+    folder = tmp_path_factory.mktemp("end_to_end")
+    (x_train, y_train), (x_test, y_test) = stripes(2_000, 0), stripes(500, 1)
+    save_arrays(folder / "data", "stripes", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+    noise = np.random.default_rng(2).integers(0, 256, (1_200, 24, 24, 3), dtype=np.uint8)
+    save_arrays(folder / "data", "static", x=noise)
+    changes = [part for key, value in RECIPE_CHANGES.items() for part in ("--set", f"{key}={value}")]
+    root = ("--data-root", str(folder / "data"))
+    confgate_train("fit", "compact-cifar10", "--out", str(folder / "run"), *changes, *root)
+    target = folder / "models" / "stripes" / "1"
+    confgate_train("export", str(folder / "run"), "--out", str(target), "--ood", "static", *root)
+    return folder
+
+
+def png(image: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def answers(trained) -> Iterator[httpx.Client]:
+    """A running service over what was just trained."""
+    running = Service(trained / "models").wait_until_serving()
+    with httpx.Client(base_url=running.url, timeout=30) as client:
+        yield client
+    assert running.stop() == 0
+
+
+def test_trained_model_answers_over_http_as_onnx_runtime_does(trained, answers):
+    """What the service says of test images is what the exported graph says, and is right more often than chance."""
+    images, labels = stripes(60, 3)
+    files = [("files", (f"{i}.png", png(image), "image/png")) for i, image in enumerate(images)]
+    response = answers.post("/v1/predict", files=files[:30])
+    second = answers.post("/v1/predict", files=files[30:])
+    assert (response.status_code, second.status_code) == (200, 200), response.text + second.text
+    predictions = response.json()["predictions"] + second.json()["predictions"]
+    direct = run_graph(open_graph(trained / "models" / "stripes" / "1" / "model.onnx"), images)
+    manifest = json.loads((trained / "models" / "stripes" / "1" / "bundle.json").read_text())
+    threshold = manifest["scores"]["confidence"]["policies"]["misclassified"]["threshold"]
+    assert [p["class_id"] for p in predictions] == direct["logits"].argmax(axis=1).tolist()
+    shown = [p["confidence"] for p in predictions]
+    np.testing.assert_allclose(shown, 1 / (1 + np.exp(-direct["confidence_logit"].astype(float))), atol=1e-5)
+    assert [p["in_distribution"] for p in predictions] == (direct["confidence_logit"] > threshold).tolist()
+    assert np.mean([p["class_id"] for p in predictions] == labels) > 0.6
+
+
+def test_card_and_bundle_tell_the_same_figures(trained):
+    """The card shows the accuracy that bundle.json holds, measured on all 500 test images."""
+    folder = trained / "models" / "stripes" / "1"
+    figures = json.loads((folder / "bundle.json").read_text())["evaluation"]
+    (accuracy,) = [figure for figure in figures if figure["metric"] == "accuracy"]
+    assert accuracy["n"] == 500
+    assert f"**{accuracy['value']:.2%}** (n = 500)" in (folder / "CARD.md").read_text()
+
+
+def test_finished_run_is_not_trained_again(trained):
+    """The same fit command on a finished run changes nothing and says that it is done."""
+    before = (trained / "run" / "checkpoint.pt").read_bytes()
+    changes = [part for key, value in RECIPE_CHANGES.items() for part in ("--set", f"{key}={value}")]
+    arguments = ("compact-cifar10", "--out", str(trained / "run"), "--data-root", str(trained / "data"))
+    confgate_train("fit", *arguments, *changes)
+    assert (trained / "run" / "checkpoint.pt").read_bytes() == before
+
+
+def test_existing_version_is_never_overwritten(trained):
+    """Exporting onto a version that exists is refused by name, and the bundle stays as it was."""
+    target = trained / "models" / "stripes" / "1"
+    before = (target / "bundle.json").read_bytes()
+    done = run_training("export", str(trained / "run"), "--out", str(target), "--data-root", str(trained / "data"))
+    assert done.returncode == 2
+    assert "never edited" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (target / "bundle.json").read_bytes() == before
