@@ -15,7 +15,7 @@ def average_of(network: Classifier, decay: float) -> AveragedModel | None:
 
 
 def make_optimiser(network: Classifier, settings: Optimiser) -> torch.optim.SGD:
-    """Nesterov SGD; one-dimensional parameters are decayed only where the recipe says so, and those of the body may have
+    """Nesterov SGD; one-dimensional parameters are decayed only where the recipe says so, and the body's may have
     a rate of their own.
 
     The offsets of batch norms take a far higher rate than weights; the few of the head and the branch do not.
