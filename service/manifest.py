@@ -50,7 +50,7 @@ class HashedFile(Contract):
 class Provenance(Contract):
     git_sha: Text
     recipe: Text
-    seed: int | None
+    seed: int | None = None
     data: Text
 
 

@@ -151,8 +151,11 @@ def _write_graphs(graphs: Graphs, folder: Path) -> dict[str, Path]:
     if graphs.perturbed is not None:
         perturbed = onnx.ModelProto()
         perturbed.CopyFrom(graphs.perturbed)
-        files |= {name: folder / name for name in ("perturbed.onnx", "weights.bin")}
-        files["weights.bin"].write_bytes(share_weights([forward, perturbed], "weights.bin"))
+        weights = share_weights([forward, perturbed], "weights.bin")
+        if weights:  # a network of tiny tensors keeps them in its graphs
+            files["weights.bin"] = folder / "weights.bin"
+            files["weights.bin"].write_bytes(weights)
+        files["perturbed.onnx"] = folder / "perturbed.onnx"
         files["perturbed.onnx"].write_bytes(perturbed.SerializeToString())
     files["model.onnx"].write_bytes(forward.SerializeToString())
     return files

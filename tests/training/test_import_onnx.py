@@ -52,13 +52,13 @@ def write_model(path: Path, layout: str = "nchw", ends_in_softmax: bool = False)
 
 
 def write_photos(folder: Path, seed: int = 0) -> None:
-    """Forty noisy images a class, some of them hard, at a size that is not the network's."""
+    """Eighty noisy images a class, some of them hard, at a size that is not the network's."""
     rng = np.random.default_rng(seed)
     colours = {"dark": (60, 60, 60), "bright": (170, 170, 170), "red": (170, 80, 80)}
     for label in LABELS:
         (folder / label).mkdir(parents=True)
-        for i in range(40):
-            base = np.asarray(colours[label]) + rng.normal(0, 45)
+        for i in range(80):
+            base = np.asarray(colours[label]) + rng.normal(0, 60)
             pixels = (base + rng.normal(0, 40, (20, 17, 3))).clip(0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / label / f"{i}.png")
 
