@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,11 +12,14 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tests.conftest import Service
 from training.data_import import save_arrays
 from training.export import open_graph, run_graph
+from training.preprocessing import by_autograd
+from training.trained_run import read_run
 
 SIDE = 16
 RECIPE_CHANGES = {
@@ -68,6 +72,11 @@ def trained(tmp_path_factory) -> Path:
     confgate_train("fit", "compact-cifar10", "--out", str(folder / "run"), *changes, *root)
     target = folder / "models" / "stripes" / "1"
     confgate_train("export", str(folder / "run"), "--out", str(target), "--ood", "static", *root)
+    # Version 2 has an ε that shows: the one that calibration finds for a network this small may be 0.
+    second = Path(shutil.copytree(target, target.with_name("2"))) / "bundle.json"
+    manifest = json.loads(second.read_text()) | {"version": 2}
+    manifest["scores"]["confidence_preprocessed"]["epsilon"] = 0.05
+    second.write_text(json.dumps(manifest))
     return folder
 
 
@@ -90,8 +99,8 @@ def test_trained_model_answers_over_http_as_onnx_runtime_does(trained, answers):
     """What the service says of test images is what the exported graph says, and is right more often than chance."""
     images, labels = stripes(60, 3)
     files = [("files", (f"{i}.png", png(image), "image/png")) for i, image in enumerate(images)]
-    response = answers.post("/v1/predict", files=files[:30])
-    second = answers.post("/v1/predict", files=files[30:])
+    response = answers.post("/v1/predict", files=files[:30], params={"version": "1"})
+    second = answers.post("/v1/predict", files=files[30:], params={"version": "1"})
     assert (response.status_code, second.status_code) == (200, 200), response.text + second.text
     predictions = response.json()["predictions"] + second.json()["predictions"]
     direct = run_graph(open_graph(trained / "models" / "stripes" / "1" / "model.onnx"), images)
@@ -131,3 +140,23 @@ def test_existing_version_is_never_overwritten(trained):
     assert "never edited" in done.stderr
     assert "Traceback" not in done.stderr
     assert (target / "bundle.json").read_bytes() == before
+
+
+def test_preprocessed_confidence_over_http_is_torch_autograds(trained, answers):
+    """With preprocess=true the answer is what torch's own float64 gradient gives, within 1e-4, gated on its own δ."""
+    run = read_run(trained / "run", trained / "data")
+    manifest = json.loads((trained / "models" / "stripes" / "2" / "bundle.json").read_text())
+    score = manifest["scores"]["confidence_preprocessed"]
+    images, _ = stripes(20, 4)
+    files = [("files", (f"{i}.png", png(image), "image/png")) for i, image in enumerate(images)]
+    query = {"preprocess": "true", "version": "2"}
+    predictions = answers.post("/v1/predict", files=files, params=query).json()["predictions"]
+    network, std = run.network.double(), torch.tensor(run.std, dtype=torch.float64)
+    x = ((torch.from_numpy(images).double() / 255 - torch.tensor(run.mean)) / std).permute(0, 3, 1, 2)
+    z = by_autograd(network, x, score["epsilon"])["confidence_logit_preprocessed"]
+    shown = [p["confidence_preprocessed"] for p in predictions]
+    np.testing.assert_allclose(shown, 1 / (1 + np.exp(-z)), atol=1e-4)
+    assert np.abs(np.subtract(shown, [p["confidence"] for p in predictions])).max() > 1e-3  # ε moves what is compared
+    threshold = score["policies"]["misclassified"]["threshold"]
+    assert [p["in_distribution"] for p in predictions] == (z > threshold).tolist()
+    assert {p["score"] for p in predictions} == {"confidence_preprocessed"}
