@@ -15,6 +15,7 @@ from tests.conftest import Service
 ROOT = Path(__file__).parents[1]
 FIXTURES = Path(__file__).parent / "fixtures"
 COLUMNS = 20
+MODELS = ("cifar10", "fashion_mnist")
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +51,11 @@ def predictions(client: httpx.Client, images: list[bytes], **query: str) -> list
     return answers
 
 
-def figure(client: httpx.Client, metric: str, data: str, policy: str | None = None) -> float:
-    """A figure of the default cifar10 version's evaluation, as /v1/models tells it."""
-    model = client.get("/v1/models/cifar10").json()
+def figure(client: httpx.Client, name: str, metric: str, data: str, policy: str | None = None) -> float:
+    """A figure of the evaluation of a model's default version, as /v1/models tells it."""
+    model = client.get(f"/v1/models/{name}").json()
     version = next(v for v in model["versions"] if v["version"] == model["default_version"])
-    score = None if policy is None else "confidence"
-    wanted = (metric, data, score, policy)
+    wanted = (metric, data, None if policy is None else "confidence", policy)
     return next(
         f["value"] for f in version["evaluation"] if (f["metric"], f["data"], f.get("score"), f.get("policy")) == wanted
     )
@@ -67,35 +67,48 @@ def bounds(share: float, n: int) -> tuple[float, float]:
     return share - margin, share + margin
 
 
-def test_accuracy_on_cifar10_is_what_the_card_says(client):
-    """200 real CIFAR-10 test images are classified as accurately as the card says, within four standard errors."""
-    labels = json.loads((FIXTURES / "labels.json").read_text())["cifar10"]
-    answers = predictions(client, tiles("cifar10"), model="cifar10")
+@pytest.mark.parametrize("model", MODELS)
+def test_accuracy_is_what_the_card_says(client, model):
+    """200 real test images of its own kind are classified as well as the card says, within four standard errors."""
+    labels = json.loads((FIXTURES / "labels.json").read_text())[model]
+    answers = predictions(client, tiles(model), model=model)
     accuracy = np.mean([a["class_id"] == label for a, label in zip(answers, labels, strict=True)])
-    low, high = bounds(figure(client, "accuracy", "cifar10 test"), len(labels))
+    low, high = bounds(figure(client, model, "accuracy", f"{model} test"), len(labels))
     assert low <= accuracy <= high
 
 
 @pytest.mark.parametrize("policy", ["misclassified", "tpr95"])
-@pytest.mark.parametrize(("sheet", "data"), [("cifar10", "cifar10 test"), ("fashion_mnist", "fashion_mnist")])
-def test_rejection_is_what_the_card_says(client, policy, sheet, data):
-    """Under each policy the share of refused images is the card's, within four standard errors."""
-    answers = predictions(client, tiles(sheet), model="cifar10", policy=policy)
+@pytest.mark.parametrize("sheet", MODELS)
+@pytest.mark.parametrize("model", MODELS)
+def test_rejection_is_what_the_card_says(client, model, sheet, policy):
+    """Under each policy the refused share of its own and of the other images is the card's, within the same bounds."""
+    answers = predictions(client, tiles(sheet), model=model, policy=policy)
     refused = np.mean([not a["in_distribution"] for a in answers])
-    low, high = bounds(figure(client, "rejection_rate", data, policy), len(answers))
+    data = f"{sheet} test" if sheet == model else sheet
+    low, high = bounds(figure(client, model, "rejection_rate", data, policy), len(answers))
     assert low <= refused <= high
 
 
-def test_what_is_accepted_is_more_accurate(client):
-    """On the CIFAR-10 sample the answers that pass the gate are right more often than all answers are."""
-    labels = json.loads((FIXTURES / "labels.json").read_text())["cifar10"]
-    answers = predictions(client, tiles("cifar10"), model="cifar10")
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_accepted_is_more_accurate(client, model):
+    """On its own images the answers that pass the gate are right more often than all answers are."""
+    labels = json.loads((FIXTURES / "labels.json").read_text())[model]
+    answers = predictions(client, tiles(model), model=model)
     right = np.array([a["class_id"] == label for a, label in zip(answers, labels, strict=True)])
     kept = np.array([a["in_distribution"] for a in answers])
     assert right[kept].mean() > right.mean()
 
 
-@pytest.mark.parametrize("bundle", sorted((ROOT / "models").glob("*/*/bundle.json")), ids=lambda p: p.parent.name)
+def test_cifar10_answers_when_no_model_is_named(client):
+    """The README's curl, which names no model, is answered by cifar10."""
+    image = (ROOT / "examples" / "cat.png").read_bytes()
+    answer = client.post("/v1/predict", content=image, headers={"Content-Type": "image/png"}).json()
+    assert (answer["model"], answer["predictions"][0]["label"]) == ("cifar10", "cat")
+
+
+@pytest.mark.parametrize(
+    "bundle", sorted((ROOT / "models").glob("*/*/bundle.json")), ids=lambda p: f"{p.parts[-3]}-{p.parts[-2]}"
+)
 def test_every_shipped_bundle_has_its_card_and_fits(bundle):
     """Each bundle in the repository has a card with its accuracy, and its folder is at most 12 MB."""
     folder = bundle.parent
