@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from service.gate import Floats, ScoreName, score_images, sigmoid
 from training.augment import normalise
 from training.errors import ExportError
-from training.export import PARITY_BATCHES, TOLERANCE, open_graph, run_graph
+from training.export import PARITY_BATCHES, TOLERANCE, check_parity, open_graph, run_graph
 from training.gradient import add_input_preprocessing
 from training.metrics import detection_error
 from training.networks import Classifier
@@ -39,10 +39,10 @@ def check_perturbed_parity(
     images: NDArray[np.uint8],
     epsilon: float = 0.002,
 ) -> float:
-    """Largest difference, over batch sizes, between the graph's and torch autograd's preprocessed score."""
+    """Largest difference from torch over batch sizes and outputs: the clean ones and the preprocessed score."""
+    largest = check_parity(perturbed, network, mean, std, images, epsilon)
     session = open_graph(perturbed)
     score = preprocessed_score(network)
-    largest = 0.0
     for batch in PARITY_BATCHES:
         sample = images[np.arange(batch) % len(images)]
         found = run_graph(session, sample, batch, epsilon)

@@ -55,6 +55,20 @@ def test_a_wrong_direction_is_refused(images):
         check_perturbed_parity(perturbed, network, MEAN, STD, images, epsilon=0.05)
 
 
+@pytest.mark.parametrize("output", ["logits", "confidence_logit"])
+def test_wrong_answers_for_the_clean_image_are_refused(images, output):
+    """A perturbed graph whose own logits or confidence are off is refused, though its preprocessed score is right."""
+    network = network_with(True)
+    perturbed = perturbed_graph(export_network(network, MEAN, STD, 16))
+    for node in perturbed.graph.node:
+        node.input[:] = [f"true_{output}" if name == output else name for name in node.input]
+        node.output[:] = [f"true_{output}" if name == output else name for name in node.output]
+    perturbed.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1e-2), "error"))
+    perturbed.graph.node.append(onnx.helper.make_node("Add", [f"true_{output}", "error"], [output]))
+    with pytest.raises(ExportError, match="differs from torch"):
+        check_perturbed_parity(perturbed, network, MEAN, STD, images, epsilon=0.01)
+
+
 @pytest.mark.parametrize("branch", [True, False])
 def test_chosen_epsilon_has_the_least_detection_error_of_the_grid(branch, images):
     """No ε of the grid separates right from wrong answers better than the chosen one."""
