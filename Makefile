@@ -8,15 +8,20 @@ RUNTIME ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 MODELS ?= models
 RUN ?= runs/compact-cifar10
+DURATION ?= 210
+FOREIGN ?= fashion_mnist
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format types train bench clean
+.PHONY: help serve demo test lint format types train bench dashboards clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 serve: $(VENV)/.serve ## set up what it needs and serve models/ on port 8000
 	$(BIN)/confgate serve --models $(MODELS)
+
+demo: $(VENV)/.demo ## watch gate and alert at work (DURATION=seconds FOREIGN=fashion_mnist|uniform|...)
+	$(BIN)/python -m demo --duration $(DURATION) --foreign $(FOREIGN) $(DEMO_FLAGS)
 
 test: $(VENV)/.dev ## set up what it needs and run all tests
 	$(BIN)/python -m pytest
@@ -37,6 +42,9 @@ train: $(VENV)/.dev data/cifar10.npz ## train on CIFAR-10 (RUN=runs/NAME; resume
 bench: $(VENV)/.dev ## run the benchmarks side by side
 	$(BIN)/python -m benchmarks
 
+dashboards: $(VENV)/.dev ## write docker/grafana/dashboards anew from its *_board.py
+	$(BIN)/python docker/grafana/generate.py
+
 clean: ## remove the environment and caches, keep data, runs and models
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
 
@@ -49,6 +57,11 @@ $(VENV)/.serve: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) ($(RUNTIME))"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP_INSTALL) --editable '.[$(RUNTIME)]'
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.serve
+	@echo "adding what the demonstration needs to $(VENV)"
+	@$(PIP_INSTALL) --editable '.[$(RUNTIME),demo]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.serve

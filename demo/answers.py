@@ -1,0 +1,104 @@
+"""What was answered to each image, and what follows from it: the refused share, and accuracy with and without a gate.
+
+A foreign image has no right class, so any answer to it is wrong: accepted it counts against the gate, and without
+a gate every one of them counts.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One image and its answer: a line of answers.jsonl."""
+
+    at: float  # when it came, in seconds since the traffic began
+    source: str  # the set that the image is from
+    index: int  # of the image in that set
+    truth: int | None  # its class; None for an image of another kind
+    class_id: int  # the model's class
+    label: str
+    confidence: float
+    accepted: bool
+
+    @property
+    def foreign(self) -> bool:
+        return self.truth is None
+
+    @property
+    def right(self) -> bool:
+        return self.class_id == self.truth
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Counts over some answers, and the shares that people ask for (None where there is nothing to divide by)."""
+
+    images: int = 0
+    foreign: int = 0
+    right: int = 0
+    accepted: int = 0
+    accepted_foreign: int = 0
+    accepted_right: int = 0
+
+    @property
+    def refused_share(self) -> float | None:
+        return _share(self.images - self.accepted, self.images)
+
+    @property
+    def foreign_share(self) -> float | None:
+        return _share(self.foreign, self.images)
+
+    @property
+    def accuracy_of_accepted(self) -> float | None:
+        return _share(self.accepted_right, self.accepted)
+
+    @property
+    def accuracy_without_gate(self) -> float | None:
+        return _share(self.right, self.images)
+
+    @property
+    def foreign_refused_share(self) -> float | None:
+        return _share(self.foreign - self.accepted_foreign, self.foreign)
+
+    def as_dict(self) -> dict[str, float | None]:
+        shares = ("refused_share", "accuracy_of_accepted", "accuracy_without_gate", "foreign_refused_share")
+        return asdict(self) | {name: getattr(self, name) for name in shares}
+
+
+def tally(answers: Iterable[Answer]) -> Tally:
+    images = foreign = right = accepted = accepted_foreign = accepted_right = 0
+    for answer in answers:
+        images += 1
+        foreign += answer.foreign
+        right += answer.right
+        if answer.accepted:
+            accepted += 1
+            accepted_foreign += answer.foreign
+            accepted_right += answer.right
+    return Tally(images, foreign, right, accepted, accepted_foreign, accepted_right)
+
+
+def between(answers: Sequence[Answer], start: float, end: float) -> list[Answer]:
+    """Those that came after `start` and not after `end`. Looks from the newest on: the window is short."""
+    found = []
+    for answer in reversed(answers):
+        # Four senders write one list, so neighbours may be swapped by a moment.
+        if answer.at < start - 1:
+            break
+        if start < answer.at <= end:
+            found.append(answer)
+    return found[::-1]
+
+
+def write_lines(path: Path, rows: Iterable[object]) -> None:
+    """JSON, a row a line."""
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

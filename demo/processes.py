@@ -1,0 +1,137 @@
+"""The service and Prometheus as processes of their own, on free ports, with their logs in files."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from demo.errors import DemoError
+from demo.web import get_json
+
+ROOT = Path(__file__).parent.parent
+START_PATIENCE_SECONDS = 120
+LOG_LINES_SHOWN = 3
+
+
+class Child:
+    """A program in the background that ends with its `with` block."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, env: dict[str, str] | None = None) -> None:
+        self.name, self.log = name, log
+        with log.open("w") as file:
+            # A session of its own: Ctrl-C is for the demonstration, which then ends its children in order.
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, env=env, stdout=file, stderr=file, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def wait_for(self, pattern: str) -> str:
+        """The first group of what it says in its log once it is up."""
+        deadline = time.monotonic() + START_PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            ended = self._process.poll() is not None
+            if (found := re.search(pattern, self._said())) is not None:
+                return found[1]
+            if ended:
+                raise DemoError(f"{self.name} did not start. {self._last_words()}")
+            time.sleep(0.1)
+        raise DemoError(f"{self.name} was not ready after {START_PATIENCE_SECONDS} seconds. {self._last_words()}")
+
+    def check(self) -> None:
+        """Says so if it ended by itself."""
+        if (code := self._process.poll()) is not None:
+            raise DemoError(f"{self.name} ended in the middle of the run (exit code {code}). {self._last_words()}")
+
+    def _said(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def _last_words(self) -> str:
+        lines = self._said().splitlines()
+        if taken := [line for line in lines if "address already in use" in line.lower()]:
+            return f"Its port is taken: name another one, or none to get a free one.\n{taken[-1]}"
+        return "\n".join([f"The end of {self.log}:", *lines[-LOG_LINES_SHOWN:]])
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The model that answers and the policy that decides, as /v1/models tells it."""
+
+    model: str
+    version: int
+    score: str
+    policy: str
+    expected_rejection_rate: float
+    calibration_images: int
+    labels: tuple[str, ...]
+    evaluation: tuple[dict[str, Any], ...]
+
+    def figure(self, metric: str, policy: str | None = None) -> dict[str, Any] | None:
+        """What the bundle says was measured on the model's own test images."""
+        return next(
+            (row for row in self.evaluation if row["metric"] == metric and row.get("policy") == policy
+             and row.get("score") in (None, self.score) and row["data"] == f"{self.model} test"),
+            None,
+        )  # fmt: skip
+
+
+def start_service(models: Path, model: str, port: int, log: Path) -> Child:
+    command = [sys.executable, "-m", "service", "serve", "--models", str(models.resolve()), "--default-model", model]
+    # On the CPU, so that no alert about a missing GPU joins the one that is to be seen.
+    command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--access-log", "false"]
+    # What somebody has set for another service of theirs is not meant for this one.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("CONFGATE_")}
+    return Child("the service", command, log, env)
+
+
+def start_prometheus(program: str, config: Path, log: Path) -> Child:
+    folder = config.parent / "data"
+    command = [program, f"--config.file={config}", f"--storage.tsdb.path={folder}"]
+    return Child("Prometheus", [*command, "--web.listen-address=127.0.0.1:0"], log)
+
+
+def address_of(service: Child) -> str:
+    """http://127.0.0.1:PORT, once it serves."""
+    return service.wait_for(r"running on (http://[0-9.:]+)")
+
+
+def prometheus_address_of(prometheus: Child) -> str:
+    # The first line that names an address still has the 0 that was asked for.
+    address = prometheus.wait_for(r"Listening on\D+?address=(127\.0\.0\.1:[1-9]\d*)")
+    prometheus.wait_for(r"(Server is ready to receive web requests)")
+    return f"http://{address}"
+
+
+def gate_of(url: str, model: str) -> Gate:
+    """The default version of a model, and its default policy."""
+    entry = next(entry for entry in get_json(f"{url}/v1/models")["models"] if entry["name"] == model)
+    version = next(v for v in entry["versions"] if v["version"] == entry["default_version"])
+    score, policy = version["default"]["score"], version["default"]["policy"]
+    chosen = version["scores"][score]["policies"][policy]
+    return Gate(
+        model,
+        version["version"],
+        score,
+        policy,
+        chosen["expected_rejection_rate"],
+        chosen["n"],
+        tuple(version["labels"]),
+        tuple(version["evaluation"]),
+    )

@@ -1,0 +1,199 @@
+"""The run as it goes: a live picture on a terminal, a plain line now and then where there is none."""
+
+import math
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from demo.answers import tally
+from demo.faster_rules import ALERT
+from demo.run import Run, clock, percent
+from demo.watching import ENDED, FIRING, PENDING, Reading
+
+LOW_TERMINAL = 38  # lines
+AXIS = 7  # characters left of the chart
+WIDEST = 110
+BAR = 34
+EIGHTHS = " ▁▂▃▄▅▆▇█"
+STATE_STYLES = {PENDING: "yellow", FIRING: "bold red", ENDED: "green"}
+BAND = "on grey23"
+PLAIN_LINES = 40  # in a run
+
+
+class Screen(Protocol):
+    def __enter__(self) -> "Screen": ...
+    def __exit__(self, *problem: object) -> None: ...
+    def update(self, run: Run, at: float) -> None: ...
+
+
+def screen_for(console: Console) -> Screen:
+    return LiveScreen(console) if console.is_terminal else PlainLines(console)
+
+
+class LiveScreen:
+    """Redraws one block of the terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+
+    def __enter__(self) -> "LiveScreen":
+        self._live.start()
+        return self
+
+    def __exit__(self, *_problem: object) -> None:
+        self._live.stop()
+
+    def update(self, run: Run, at: float) -> None:
+        width, height = self._live.console.size
+        self._live.update(drawing(run, at, min(width, WIDEST), height), refresh=True)
+
+
+class PlainLines:
+    """For logs: a line at regular times, and one whenever an alert changes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._next, self._events = 0.0, 0
+
+    def __enter__(self) -> "PlainLines":
+        return self
+
+    def __exit__(self, *_problem: object) -> None:
+        pass
+
+    def update(self, run: Run, at: float) -> None:
+        for event in run.events[self._events :]:
+            self._say(f"{clock(event.at):>5}  alert {event.alert}: {event.state}")
+        self._events = len(run.events)
+        if at >= self._next and run.readings:
+            self._next = at + max(1.0, run.schedule.seconds / PLAIN_LINES)
+            self._say(_line(run, at, run.readings[-1]))
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _line(run: Run, at: float, reading: Reading) -> str:
+    recent = run.window(at)
+    band = "" if reading.tolerance is None else f" ± {reading.tolerance * 100:.1f}"
+    return (
+        f"{clock(at):>5}  foreign {percent(recent.foreign_share, 0):>5}   refused {percent(reading.rate):>6}, "
+        f"expected {reading.expected * 100:.1f}{band} %{' OUTSIDE' if reading.outside else ''}   "
+        f"accuracy: accepted {percent(recent.accuracy_of_accepted)}, no gate {percent(recent.accuracy_without_gate)}"
+    )
+
+
+def drawing(run: Run, at: float, width: int, height: int) -> RenderableType:
+    """The whole block; on a low terminal with less in it."""
+    low = height < LOW_TERMINAL
+    reading = run.readings[-1] if run.readings else None
+    parts: list[RenderableType] = [_headline(run, at), _chart(run, width - 4, 0.1 if low else 0.05)]
+    parts += [_accuracy(run, at, whole=not low), _alerts(run, reading, others=1 if low else 3)]
+    if not low:
+        parts = [line for part in parts for line in (part, Text())][:-1]
+    title = f"confgate demo · {run.gate.model} {run.gate.version} · {clock(at)} of {clock(run.schedule.seconds)}"
+    return Panel(Group(*parts), title=title, width=width, border_style="grey50")
+
+
+def _headline(run: Run, at: float) -> Text:
+    start, end = run.schedule.ramp
+    share = run.schedule.foreign_share(at)
+    what = f"{share * 100:.0f} % {run.foreign.name}, {100 - share * 100:.0f} % {run.known.name}"
+    phase = "only known images" if at < start else f"{'more and more' if at < end else 'many'} foreign images"
+    recent = run.window(at)
+    speed = recent.images / min(run.timing.window, max(at, 0.1))
+    return Text.assemble(("now sending ", "bold"), f"{phase}: {what} ({speed:.0f} images/s)")
+
+
+def _chart(run: Run, width: int, step: float) -> Text:
+    """Refused share over time on its band, and below it the alert's state and the foreign share."""
+    columns, total = width - AXIS, run.ended_at
+    binned: list[Reading | None] = [None] * columns
+    for reading in run.readings:
+        if reading.rate is not None and reading.at >= 0:
+            binned[min(columns - 1, int(reading.at / total * columns))] = reading
+    text = Text.assemble(
+        ("refused share", "bold"), f" of {run.timing.window:g} s  ", ("●", "green"), " inside  ", ("●", "bold red"),
+        " outside  ", ("      ", BAND), " the rule's band  ", ("┄", "cyan"), " expected by calibration\n",
+    )  # fmt: skip
+    for row in range(round(_top(run) / step), -1, -1):
+        level = row * step
+        label = round(level * 100)
+        text.append((f"{label:4d} % " if label % 10 == 0 else "").ljust(AXIS), "grey62")
+        for shown in binned:
+            text.append(*_cell(shown, level, step, run.gate.expected_rejection_rate))
+        text.append("\n")
+    text.append("alert".ljust(AXIS))
+    text.append_text(_alert_lane(run, columns, total))
+    text.append("\n" + "other".ljust(AXIS))
+    for column in range(columns):
+        moment = (column + 0.5) * total / columns
+        known = run.readings and moment <= run.readings[-1].at
+        share = run.schedule.foreign_share(moment)
+        text.append(EIGHTHS[math.ceil(share * 8)], "magenta" if known else "grey37")
+    return text
+
+
+def _top(run: Run) -> float:
+    """Of the scale: what would be refused if every foreign image were, and some more."""
+    expected = run.gate.expected_rejection_rate
+    return min(1.0, math.ceil((expected + run.schedule.largest_share * (1 - expected)) * 10 + 0.5) / 10)
+
+
+def _cell(reading: Reading | None, level: float, step: float, expected: float) -> tuple[str, str]:
+    """One character: `level` is the middle of what it stands for, and `step` how much that is."""
+
+    def here(value: float) -> bool:
+        return level - step / 2 <= value < level + step / 2
+
+    if reading is None or reading.rate is None or reading.tolerance is None:
+        return ("┄", "grey37") if here(expected) else (" ", "")
+    band = BAND if abs(level - reading.expected) <= reading.tolerance else ""
+    if here(reading.rate):
+        return "●", f"{'bold red' if reading.outside else 'green'} {band}"
+    return ("┄", f"cyan {band}") if here(expected) else (" ", band)
+
+
+def _alert_lane(run: Run, columns: int, total: float) -> Text:
+    lane: list[tuple[str, str]] = [(" ", "")] * columns
+    marks = {PENDING: ("░", "yellow"), FIRING: ("█", "red"), ENDED: (" ", "")}
+    for event in run.events:
+        if event.alert == ALERT:
+            first = min(columns - 1, max(0, int(event.at / total * columns)))
+            lane[first:] = [marks[event.state]] * (columns - first)
+    if run.readings:  # nothing is known of later
+        now = int(run.readings[-1].at / total * columns) + 1
+        lane[now:] = [(" ", "")] * max(0, columns - now)
+    return Text.assemble(*lane)
+
+
+def _accuracy(run: Run, at: float, whole: bool) -> Table:
+    table = Table.grid(padding=(0, 1))
+    shown = [(f"last {run.timing.window:g} s", run.window(at))]
+    shown += [("whole run", tally(run.answers))] if whole else []
+    for title, answers in shown:
+        table.add_row(Text(f"accuracy, {title}", "bold"))
+        for name, share, n, colour in (
+            ("what the gate accepted", answers.accuracy_of_accepted, answers.accepted, "green"),
+            ("everything, with no gate", answers.accuracy_without_gate, answers.images, "dark_orange"),
+        ):
+            filled = round((share or 0) * BAR)
+            bar = Text.assemble(("█" * filled, colour), ("░" * (BAR - filled), "grey37"))
+            table.add_row(f"  {name}", bar, Text(f"{percent(share):>7}", f"bold {colour}"), f"n = {n:,}")
+    return table
+
+
+def _alerts(run: Run, reading: Reading | None, others: int) -> Text:
+    text = Text()
+    state, since = (reading.alerts if reading else {}).get(ALERT, ("not active", 0.0))
+    text.append(f"{ALERT} ", "bold")
+    text.append(state if state == "not active" else f"{state} since {clock(since)}", STATE_STYLES.get(state, "green"))
+    text.append(f"  (judged by {run.watched_by})", "grey62")
+    for event in [event for event in run.events if event.alert != ALERT][-others:]:
+        text.append(f"\n{clock(event.at):>5}  {event.alert} ")
+        text.append(event.state, STATE_STYLES[event.state])
+    return text

@@ -1,0 +1,157 @@
+"""The whole demonstration in a few seconds: a real service, a real Prometheus, real images."""
+
+import json
+import os
+import pty
+import re
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from demo.errors import DemoError
+from demo.images import foreign_images
+from demo.watching import tolerance
+from tests.conftest import ROOT
+from tests.deploy.shipped import need
+
+LABELS = json.loads((ROOT / "tests" / "fixtures" / "labels.json").read_text())["cifar10"]
+COMMAND = [sys.executable, "-m", "demo", "--data-root", "no-such-folder", "--share", "0.9"]
+
+
+def run_demo(out: Path, *flags: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, "--out", str(out), *flags]
+    return subprocess.run(command, cwd=ROOT, text=True, timeout=240, **{"capture_output": True, **how})
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def with_prometheus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    need("prometheus")
+    out = tmp_path_factory.mktemp("with") / "out"
+    done = run_demo(out, "--duration", "10", "--speed", "150")
+    assert done.returncode == 0, done.stderr
+    return out, done.stdout
+
+
+@pytest.fixture(scope="module")
+def without_prometheus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """On a terminal of 100 × 45 characters, with noise, where no program can be found."""
+    out = tmp_path_factory.mktemp("without") / "out"
+    ours, theirs = pty.openpty()
+    said: list[bytes] = []
+    reader = threading.Thread(target=_read_all, args=(ours, said))
+    reader.start()
+    env = {**os.environ, "PATH": str(out.parent), "COLUMNS": "100", "LINES": "45", "TERM": "xterm-256color"}
+    flags = ("--duration", "6", "--speed", "300", "--foreign", "uniform")
+    done = run_demo(out, *flags, env=env, capture_output=False, stdout=theirs, stderr=subprocess.PIPE)
+    os.close(theirs)
+    reader.join(60)
+    os.close(ours)
+    assert done.returncode == 0, done.stderr
+    return out, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", b"".join(said).decode())
+
+
+def _read_all(terminal: int, said: list[bytes]) -> None:
+    try:
+        while chunk := os.read(terminal, 65536):
+            said.append(chunk)
+    except OSError:
+        pass  # how a terminal says that its other side is closed
+
+
+@pytest.mark.parametrize("kind", ["with_prometheus", "without_prometheus"])
+def test_the_accuracy_told_is_that_of_the_recorded_answers(kind: str, request: pytest.FixtureRequest) -> None:
+    """Summary and screen have the accuracies that follow from answers.jsonl; a foreign image is always wrong."""
+    out, said = request.getfixturevalue(kind)
+    answers = lines(out / "answers.jsonl")
+    for answer in answers:
+        assert answer["truth"] == (LABELS[answer["index"]] if answer["source"] == "cifar10" else None)
+    right = [answer for answer in answers if answer["truth"] == answer["class_id"]]
+    accepted = [answer for answer in answers if answer["accepted"]]
+    right_and_accepted = [answer for answer in right if answer["accepted"]]
+    assert 0 < len(accepted) < len(answers)
+    told = json.loads((out / "summary.json").read_text())["whole_run"]
+    assert (told["images"], told["accepted"]) == (len(answers), len(accepted))
+    assert told["accuracy_without_gate"] == len(right) / len(answers)
+    assert told["accuracy_of_accepted"] == len(right_and_accepted) / len(accepted)
+    assert f"({len(right_and_accepted):,} of {len(accepted):,})" in said
+    assert f"{len(right) / len(answers) * 100:.2f} % with no gate ({len(right):,} of {len(answers):,})" in said
+    assert "sent again and again" in said
+
+
+@pytest.mark.parametrize("kind", ["with_prometheus", "without_prometheus"])
+def test_a_run_ends_with_a_picture(kind: str, request: pytest.FixtureRequest) -> None:
+    """demo.png is a picture with many colours, small enough to send around."""
+    out, said = request.getfixturevalue(kind)
+    with Image.open(out / "demo.png") as picture:
+        assert picture.format == "PNG"
+        assert picture.width >= 800
+        assert len(picture.convert("RGB").getcolors()) > 100
+    assert (out / "demo.png").stat().st_size < 200_000
+    assert str(out / "demo.png") in said.replace("\r\n", "")
+
+
+def test_prometheus_fires_the_shipped_alert(with_prometheus: tuple[Path, str]) -> None:
+    """The alert is silent before foreign images come, then pending, then firing, as Prometheus says."""
+    out, said = with_prometheus
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["watched_by"] == "Prometheus"
+    assert 2.5 < summary["alert"]["pending_at"] < summary["alert"]["firing_at"]
+    assert "alert ConfgateRejectionRateOff: firing" in said
+
+
+def test_the_band_of_the_demonstration_is_that_of_the_rules(with_prometheus: tuple[Path, str]) -> None:
+    """What is computed where there is no Prometheus equals what Prometheus records from the shipped rules."""
+    out, _ = with_prometheus
+    readings = [reading for reading in lines(out / "readings.jsonl") if reading["rate"] is not None]
+    assert len(readings) > 5
+    calibration_images = 5000  # of models/cifar10/1
+    for reading in readings:
+        ours = tolerance(reading["rate"], reading["images"], reading["expected"], calibration_images)
+        assert reading["tolerance"] == pytest.approx(ours, rel=1e-9)
+
+
+def test_without_prometheus_it_says_so(without_prometheus: tuple[Path, str]) -> None:
+    """Where there is no Prometheus the run says that and who judges the alert, and shows the rest live."""
+    out, said = without_prometheus
+    assert "There is no `prometheus` on the PATH" in said
+    assert not (out / "prometheus").exists()
+    assert "the demonstration itself" in json.loads((out / "summary.json").read_text())["watched_by"]
+    assert "confgate demo · cifar10" in said
+    assert "now sending" in said
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    """A port that somebody else has ends the run with one message that says what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run_demo(tmp_path / "out", "--port", str(port))
+    assert done.returncode == 2
+    assert "port is taken" in done.stderr
+    assert str(port) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_unknown_foreign_images_are_refused(tmp_path: Path) -> None:
+    """A set that is not there, and the one that the model knows, are refused with what there is instead."""
+    done = run_demo(tmp_path / "out", "--foreign", "no-such-set")
+    assert done.returncode == 2
+    assert "fashion_mnist, uniform, gaussian" in done.stderr
+    with pytest.raises(DemoError, match="is what the model knows. There are: fashion_mnist, uniform, gaussian"):
+        foreign_images("cifar10", tmp_path, seed=0)
+
+
+def test_the_demonstration_needs_no_torch() -> None:
+    """It imports neither torch nor training, so that a newcomer installs little."""
+    program = "import json, sys, demo.__main__; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not {"torch", "torchvision", "onnx", "training"} & set(json.loads(done.stdout))
