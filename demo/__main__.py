@@ -20,7 +20,7 @@ from rich.console import Console
 
 from demo.answers import write_lines
 from demo.errors import DemoError
-from demo.faster_rules import timing, write_configuration
+from demo.faster_rules import ALERT, timing, write_configuration
 from demo.images import KNOWN, foreign_images, known_images
 from demo.picture import draw
 from demo.processes import ROOT, Child, address_of, gate_of, prometheus_address_of, start_prometheus, start_service
@@ -115,7 +115,9 @@ def is_over(run: Run, elapsed: float) -> bool:
     """At the end of the schedule, or a little later: an alert that is on its way is waited for."""
     if elapsed < run.schedule.seconds:
         return False
-    on_its_way = run.firing_at is None and (run.pending_at is not None or run.readings[-1].outside)
+    on_its_way = run.firing_at is None and any(
+        ALERT in reading.alerts or reading.outside for reading in run.readings[-1:]
+    )
     return not on_its_way or elapsed > run.schedule.seconds + 2 * (run.timing.window + run.timing.hold)
 
 

@@ -27,9 +27,9 @@ class Run:
 
     @property
     def ended_at(self) -> float:
-        return max(
-            self.schedule.seconds, *(seen.at for seen in self.readings[-1:]), *(seen.at for seen in self.events[-1:])
-        )
+        """The end of the schedule, or of what was seen after it."""
+        seen = [reading.at for reading in self.readings[-1:]] + [event.at for event in self.events[-1:]]
+        return max([self.schedule.seconds, *seen])
 
     def window(self, at: float) -> Tally:
         """The answers of the alert's window before a moment."""

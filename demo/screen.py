@@ -17,7 +17,7 @@ from demo.watching import ENDED, FIRING, PENDING, Reading
 LOW_TERMINAL = 38  # lines
 AXIS = 7  # characters left of the chart
 WIDEST = 110
-BAR = 34
+BAR = 28
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 STATE_STYLES = {PENDING: "yellow", FIRING: "bold red", ENDED: "green"}
 BAND = "on grey23"
@@ -118,7 +118,7 @@ def _chart(run: Run, width: int, step: float) -> Text:
             binned[min(columns - 1, int(reading.at / total * columns))] = reading
     text = Text.assemble(
         ("refused share", "bold"), f" of {run.timing.window:g} s  ", ("●", "green"), " inside  ", ("●", "bold red"),
-        " outside  ", ("      ", BAND), " the rule's band  ", ("┄", "cyan"), " expected by calibration\n",
+        " outside  ", ("      ", BAND), " the rule's band  ", ("┄", "cyan"), " expected\n",
     )  # fmt: skip
     for row in range(round(_top(run) / step), -1, -1):
         level = row * step

@@ -146,7 +146,7 @@ def test_unknown_foreign_images_are_refused(tmp_path: Path) -> None:
     done = run_demo(tmp_path / "out", "--foreign", "no-such-set")
     assert done.returncode == 2
     assert "fashion_mnist, uniform, gaussian" in done.stderr
-    with pytest.raises(DemoError, match="is what the model knows. There are: fashion_mnist, uniform, gaussian"):
+    with pytest.raises(DemoError, match=r"is what the model knows\. There are: fashion_mnist, uniform, gaussian"):
         foreign_images("cifar10", tmp_path, seed=0)
 
 
