@@ -13,6 +13,7 @@ from rich.console import Console
 from training.data import splits_for, unwatched
 from training.execution import DeviceChoice, Precision, choose_execution
 from training.fit import Run
+from training.networks import check_network
 from training.progress import show_training, watch_files
 from training.ranks import joined, local_rank
 from training.recipe import Recipe, load_recipe
@@ -43,6 +44,7 @@ class FitOptions:
 def fit(options: FitOptions, console: Console) -> None:
     """Trains to the end; Ctrl-C leaves the last checkpoint to go on from."""
     recipe = recipe_of(options)
+    check_network(recipe.network.name, recipe.network.widths)  # before minutes are spent on reading images
     execution = choose_execution(options.device, options.precision, options.compiled, local_rank=local_rank())
     with joined(execution.device) as ranks:
         if not ranks.is_main:

@@ -34,11 +34,13 @@ def test_every_command_shows_an_example_that_its_own_parser_takes(path, command)
 
 
 def test_a_mistake_is_one_message_and_exit_code_2(tmp_path):
-    """A misspelt field and a set too small for its splits are told without a traceback, and before a run begins."""
+    """A misspelt field, network or set too small for its splits is told without a traceback, before a run begins."""
     root = write_set(tmp_path)
     fit = ["fit", "compact-cifar10", "--data-root", root, "--out", tmp_path / "run"]
     for arguments, message in (
         (["--set", "optimiser.epohcs=3"], "optimiser.epohcs"),
+        # Its set is not there either: the network is looked at before any image is.
+        (["--set", "network.name=vgg14"], "network.name is 'vgg14', expected one of: compact"),
         (["--set", "data.dataset=colours"], "150 images to divide, too few for 1000 validation, 5000 calibration"),
     ):
         done = confgate_train(*fit, *arguments, check=False)

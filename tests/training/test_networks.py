@@ -8,7 +8,7 @@ from torch import nn
 from training import export
 from training.augment import normalise
 from training.errors import RecipeError
-from training.networks import add_confidence_branch, build_network
+from training.networks import add_confidence_branch, build_network, check_network
 from training.networks.vgg import vgg13
 
 CLASSES = 4
@@ -163,6 +163,14 @@ def test_what_cannot_be_built_is_refused_by_name(name, side, message):
     """An unknown name, an impossible depth and an impossible image size each name the network and what was expected."""
     with pytest.raises(RecipeError, match=message):
         build_network(name, CLASSES, side)
+
+
+@pytest.mark.parametrize("name", ["wrn-11-2", "densenet-bc-12-4", "vgg14", "torchvision:renset18"])
+def test_a_name_alone_is_enough_to_refuse_it(name):
+    """What can be built for no size of images is refused without knowing it."""
+    with pytest.raises(RecipeError, match=f"network.name is '{name}'"):
+        check_network(name)
+    check_network("torchvision:resnet18")
 
 
 @pytest.mark.parametrize(("name", "widths"), [("vgg13", (8, 8)), ("compact", (8, 8))])

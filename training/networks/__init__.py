@@ -1,41 +1,70 @@
 """Networks by name; each is a `Classifier`, to which `add_confidence_branch` adds the branch."""
 
 import re
+from collections.abc import Callable
+from functools import partial
 
 from training.errors import RecipeError
 from training.networks.branch import Classifier, Output, add_confidence_branch
 from training.networks.compact import compact, whiten
-from training.networks.densenet import densenet_bc
+from training.networks.densenet import check_densenet_bc, densenet_bc
 from training.networks.mlp import mlp
 from training.networks.vgg import vgg13
-from training.networks.wideresnet import wide_resnet
+from training.networks.wideresnet import check_wide_resnet, wide_resnet
 
-__all__ = ["NAMES", "Classifier", "Output", "add_confidence_branch", "build_network", "compact", "mlp", "whiten"]
+__all__ = [
+    "NAMES",
+    "Classifier",
+    "Output",
+    "add_confidence_branch",
+    "build_network",
+    "check_network",
+    "compact",
+    "mlp",
+    "whiten",
+]
 
 NAMES = "compact, vgg13, wrn-DEPTH-WIDTH, densenet-bc, densenet-bc-DEPTH-GROWTH, mlp, torchvision:NAME"
+
+Builder = Callable[[int, int], Classifier]  # from the number of classes and the side of the images
 
 
 def build_network(name: str, classes: int, size: int, widths: tuple[int, ...] | None = None) -> Classifier:
     """The network a recipe names for images of size×size pixels, with fresh weights from torch's global generator."""
+    return _builder(name, widths)(classes, size)
+
+
+def check_network(name: str, widths: tuple[int, ...] | None = None) -> None:
+    """Refuses what `build_network` would refuse for images of any size: to be asked before images are read."""
+    _builder(name, widths)
+
+
+def _builder(name: str, widths: tuple[int, ...] | None) -> Builder:
     if name == "compact":
-        return compact(classes, size) if widths is None else compact(classes, size, _three(widths))
+        return compact if widths is None else partial(compact, widths=_three(widths))
     if name == "mlp":
-        return mlp(3 * size * size, classes) if widths is None else mlp(3 * size * size, classes, widths)
+        layers = {} if widths is None else {"hidden": widths}
+        return lambda classes, size: mlp(3 * size * size, classes, **layers)
     if widths is not None:
         raise RecipeError(f"network.widths is {list(widths)}, but '{name}' takes none. Only compact and mlp do.")
     if name == "vgg13":
-        return vgg13(classes, size)
+        return vgg13
     if name == "densenet-bc":
-        return densenet_bc(classes, size)
+        return densenet_bc
     if found := re.fullmatch(r"densenet-bc-(\d+)-(\d+)", name):
-        return densenet_bc(classes, size, depth=int(found[1]), growth=int(found[2]))
+        depth, growth = int(found[1]), int(found[2])
+        check_densenet_bc(depth, growth)
+        return partial(densenet_bc, depth=depth, growth=growth)
     if found := re.fullmatch(r"wrn-(\d+)-(\d+)", name):
-        return wide_resnet(int(found[1]), int(found[2]), classes, size)
+        depth, widening = int(found[1]), int(found[2])
+        check_wide_resnet(depth, widening)
+        return partial(wide_resnet, depth, widening)
     if found := re.fullmatch(r"torchvision:(.+)", name):
         # Importing torchvision takes seconds, and most networks do not need it.
-        from training.networks.torchvision_classifier import torchvision_classifier
+        from training.networks.torchvision_classifier import check_torchvision_name, torchvision_classifier
 
-        return torchvision_classifier(found[1], classes, size)
+        check_torchvision_name(found[1])
+        return partial(torchvision_classifier, found[1])
     raise RecipeError(f"network.name is '{name}', expected one of: {NAMES}.")
 
 

@@ -33,15 +33,20 @@ def _normalised_convolution(channels: int, width: int, kernel: int) -> list[nn.M
     return [nn.BatchNorm2d(channels), nn.ReLU(), convolution]
 
 
-def densenet_bc(classes: int, size: int = 32, depth: int = 100, growth: int = 12) -> Classifier:
-    """DenseNet-BC of this depth L and growth rate k."""
+def check_densenet_bc(depth: int, growth: int) -> None:
+    """Refuses numbers that no DenseNet-BC has."""
     name = f"densenet-bc-{depth}-{growth}"
     if depth < 10 or (depth - 4) % 6 or growth < 1:
         raise RecipeError(
             f"network.name is '{name}', expected densenet-bc or densenet-bc-DEPTH-GROWTH with a depth of 10, 16, 22, … "
             f"and a growth of 1 or more, for example densenet-bc-100-12."
         )
-    require_size(name, size, SMALLEST)
+
+
+def densenet_bc(classes: int, size: int = 32, depth: int = 100, growth: int = 12) -> Classifier:
+    """DenseNet-BC of this depth L and growth rate k."""
+    check_densenet_bc(depth, growth)
+    require_size(f"densenet-bc-{depth}-{growth}", size, SMALLEST)
     channels = 2 * growth
     layers: list[nn.Module] = [nn.Conv2d(3, channels, 3, padding=1, bias=False)]
     for block in range(3):

@@ -26,12 +26,17 @@ def torchvision_names() -> list[str]:
     return list(models.list_models(module=models))
 
 
-def torchvision_classifier(name: str, classes: int, size: int) -> Classifier:
-    """The model torchvision calls `name`, with fresh weights as torchvision initialises them."""
+def check_torchvision_name(name: str) -> None:
+    """Refuses what torchvision has no classifier of."""
     if name not in torchvision_names():
         near = difflib.get_close_matches(name, torchvision_names(), n=3)
         hint = f"Did you mean {' or '.join(near)}?" if near else f"For example {PREFIX}resnet18."
         raise RecipeError(f"network.name is '{PREFIX}{name}', but torchvision has no classifier '{name}'. {hint}")
+
+
+def torchvision_classifier(name: str, classes: int, size: int) -> Classifier:
+    """The model torchvision calls `name`, with fresh weights as torchvision initialises them."""
+    check_torchvision_name(name)
     try:
         model = models.get_model(name, weights=None, num_classes=classes, **_options(name, size))
         path, head = _last_linear(model, name, classes, torch.zeros(1, 3, size, size))

@@ -33,15 +33,20 @@ class Block(nn.Module):
         return kept + self.conv2(F.relu(self.norm2(self.conv1(activated))))
 
 
-def wide_resnet(depth: int, widening: int, classes: int, size: int = 32) -> Classifier:
-    """WRN-`depth`-`widening`."""
+def check_wide_resnet(depth: int, widening: int) -> None:
+    """Refuses numbers that no WideResNet has."""
     name = f"wrn-{depth}-{widening}"
     if depth < 10 or (depth - 4) % 6 or widening < 1:
         raise RecipeError(
             f"network.name is '{name}', expected wrn-DEPTH-WIDTH with a depth of 10, 16, 22, 28, … and a width of 1 "
             f"or more, for example wrn-28-10."
         )
-    require_size(name, size, SMALLEST)
+
+
+def wide_resnet(depth: int, widening: int, classes: int, size: int = 32) -> Classifier:
+    """WRN-`depth`-`widening`."""
+    check_wide_resnet(depth, widening)
+    require_size(f"wrn-{depth}-{widening}", size, SMALLEST)
     layers: list[nn.Module] = [nn.Conv2d(3, STEM, 3, padding=1, bias=False)]
     channels = STEM
     for group in range(3):
