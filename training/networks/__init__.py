@@ -45,8 +45,13 @@ def _builder(name: str, widths: tuple[int, ...] | None) -> Builder:
     if name == "mlp":
         layers = {} if widths is None else {"hidden": widths}
         return lambda classes, size: mlp(3 * size * size, classes, **layers)
+    builder = _builder_without_widths(name)
     if widths is not None:
         raise RecipeError(f"network.widths is {list(widths)}, but '{name}' takes none. Only compact and mlp do.")
+    return builder
+
+
+def _builder_without_widths(name: str) -> Builder:
     if name == "vgg13":
         return vgg13
     if name == "densenet-bc":
