@@ -103,9 +103,7 @@ def detection_error_at(threshold: float, accept: ArrayLike, refuse: ArrayLike) -
 
 def threshold_keeping(share: float, accept: ArrayLike) -> float:
     """The highest δ, midway between two scores, above which at least `share` of the inputs to accept lie."""
-    positive = _sorted(accept, "accept")
-    values, firsts = np.unique(positive, return_index=True)
-    kept = 1 - firsts / len(positive)  # of a δ just below each value
+    values, kept = _kept_from(accept)
     candidates = thresholds_between(values)[:-1]
     return float(candidates[kept >= share - 1e-12][-1])
 
@@ -145,8 +143,13 @@ def aupr_out(accept: ArrayLike, refuse: ArrayLike) -> float:
 
 
 def fpr_at_tpr(accept: ArrayLike, refuse: ArrayLike, tpr: float = 0.95) -> float:
-    """Share of the inputs to refuse that pass at the highest δ that keeps `tpr` of the inputs to accept."""
-    return float(np.mean(_sorted(refuse, "refuse") > threshold_keeping(tpr, accept)))
+    """The least share of the inputs to refuse that passes any δ which keeps `tpr` of the inputs to accept.
+
+    Such a δ lies just below the lowest score that must be kept: what scores as high or higher passes.
+    """
+    values, kept = _kept_from(accept)
+    lowest_kept = values[kept >= tpr - 1e-12][-1]
+    return float(np.mean(_sorted(refuse, "refuse") >= lowest_kept))
 
 
 def fpr_at_tpr_out_positive(accept: ArrayLike, refuse: ArrayLike, tpr: float = 0.95) -> float:
@@ -184,6 +187,13 @@ def bootstrap_interval(
             values[turn] = metric(*(array[random.integers(0, len(array), len(array))] for array in arrays))
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def _kept_from(accept: ArrayLike) -> tuple[Floats, Floats]:
+    """Distinct scores, rising, and the share of all scores at or above each: what a δ just below it keeps."""
+    positive = _sorted(accept, "accept")
+    values, firsts = np.unique(positive, return_index=True)
+    return values, 1 - firsts / len(positive)
 
 
 def _truth(positive: int, negative: int) -> NDArray[np.int64]:
