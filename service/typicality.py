@@ -48,6 +48,11 @@ class Ranks:
         return np.asarray((below + 0.5) / (self.n + 1), np.float64)
 
 
+def lowest_rank(components: Mapping[str, Ranks], scores: Mapping[str, Floats]) -> Floats:
+    """Of each image, its rank in that component in which it is the most unusual."""
+    return np.asarray(np.min([ranks(scores[name]) for name, ranks in components.items()], axis=0), np.float64)
+
+
 @dataclass(frozen=True, slots=True)
 class TypicalityReference:
     """What the rightly classified calibration images look like: each component's ranks, and those of their minimum."""
@@ -55,10 +60,7 @@ class TypicalityReference:
     components: Mapping[str, Ranks]
     minimum: Ranks
 
-    def lowest_rank(self, scores: Mapping[str, Floats]) -> Floats:
-        return np.asarray(np.min([ranks(scores[name]) for name, ranks in self.components.items()], axis=0), np.float64)
-
     def log_odds(self, scores: Mapping[str, Floats]) -> Floats:
         """The score [N] on the unbounded scale; its sigmoid is the p-value."""
-        p = self.minimum(self.lowest_rank(scores))
+        p = self.minimum(lowest_rank(self.components, scores))
         return np.asarray(np.log(p) - np.log1p(-p), np.float64)
