@@ -112,7 +112,7 @@ def _edges_are_the_services(edges: tuple[float, ...]) -> tuple[float, ...]:
 
 
 class Histogram(Contract):
-    """The score of the calibration images, shown as its sigmoid; counts[i] has edges[i-1] < value <= edges[i]."""
+    """The score of the calibration images as it is shown; counts[i] has edges[i-1] < value <= edges[i]."""
 
     edges: Annotated[tuple[float, ...], AfterValidator(_edges_are_the_services)] = HISTOGRAM_EDGES
     counts: tuple[NonNegativeInt, ...]

@@ -110,7 +110,11 @@ def calibrate(
     options = _Options(data, ood or [], data_root, traffic, target_rejection, use_recommended, out)
     wanted = Wanted(tuple(tpr or (95,)), risk, alpha)
     if (what / "bundle.json").is_file():
+        from training.recalibrate import check_target
+
         bundle = load_bundle(what)
+        if out is not None:
+            check_target(bundle, out)
         written = (
             _only_traffic(bundle, options) if options.only_traffic else _bundle(bundle, options, wanted, epsilon_by)
         )

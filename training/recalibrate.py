@@ -137,16 +137,22 @@ def write_with_target_rejection(
     return publish(target, manifest, _files(bundle), card, traffic.images[:1], outputs)
 
 
+def check_target(bundle: Bundle, target: Path) -> None:
+    """Refuses a place that cannot be written to, before an hour is spent on what would go there."""
+    version_of(target)
+    if target.parent.name != bundle.manifest.name:
+        raise ExportError(
+            f"--out is {target}, expected models/{bundle.manifest.name}/VERSION: a new version keeps its model's name."
+        )
+    if target.exists():
+        raise ExportError(f"--out is {target}, which exists; expected a new version: bundles are never edited.")
+
+
 def _next_version(bundle: Bundle, target: Path, what: str) -> Manifest:
     old = bundle.manifest
-    version = version_of(target)
-    if target.parent.name != old.name:
-        raise ExportError(
-            f"--out is {target}, expected models/{old.name}/VERSION: a new version keeps its model's name."
-        )
     return old.model_copy(
         update={
-            "version": version,
+            "version": version_of(target),
             "created": datetime.now(UTC).replace(microsecond=0),
             "provenance": Provenance(
                 git_sha=old.provenance.git_sha,

@@ -167,6 +167,7 @@ def test_mistakes_are_told_in_one_sentence(place, confgate_train):
 def test_the_first_example_of_the_help_works_when_pasted(monkeypatch, confgate_train):
     """From a clone, with no data at hand, the first line that --help shows runs."""
     monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setenv("COLUMNS", "200")  # as wide as a terminal that does not cut the line
     example = re.search(
         r"confgate-train (calibrate .*? --target-rejection [\d.]+)", confgate_train("calibrate", "--help")
     )
