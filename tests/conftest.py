@@ -286,7 +286,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     make_bundle(models)
     make_bundle(models, version=2, change=lambda raw: raw.update(temperature=2.0))
     make_bundle(models, "plain", confidence=False)
-    make_bundle(models, "rich", all_scores=True)
     running = Service(models, "--default-model", "colours", "--max-images", "8", "--max-body-bytes", "300000")
     yield running.wait_until_serving()
     assert running.stop() == 0

@@ -142,7 +142,7 @@ def test_models_tell_what_is_served(client: httpx.Client) -> None:
     """/v1/models names versions, labels, input, scores, policies, evaluation, device and hashes."""
     models = client.get("/v1/models").json()
     assert models["default_model"] == "colours"
-    assert [model["name"] for model in models["models"]] == ["colours", "plain", "rich"]
+    assert [model["name"] for model in models["models"]] == ["colours", "plain"]
     colours = client.get("/v1/models/colours").json()
     assert colours == models["models"][0]
     assert colours["default_version"] == 2

@@ -1,6 +1,7 @@
 """Typicality is a p-value: checked against counting, on new images, and over HTTP."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -9,7 +10,7 @@ import pytest
 
 from service.gate import score_images, sigmoid
 from service.typicality import LEVELS, QUANTILES, Ranks, TypicalityReference, lowest_rank, quantiles_of
-from tests.conftest import GREY, RED
+from tests.conftest import GREY, RED, Service, make_bundle
 
 
 def reference_of(columns: dict[str, np.ndarray]) -> TypicalityReference:
@@ -77,8 +78,19 @@ def test_levels_are_the_contract() -> None:
     assert LEVELS[[0, 1, 128, 256]] == pytest.approx([0, 1 / 65536, 0.25, 1])
 
 
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A service whose one model has every score."""
+    models = tmp_path_factory.mktemp("rich") / "models"
+    make_bundle(models, all_scores=True)
+    running = Service(models).wait_until_serving()
+    with httpx.Client(base_url=running.url, timeout=30, verify=False, trust_env=False) as session:
+        yield session
+    assert running.stop() == 0
+
+
 def ask(client: httpx.Client, image: bytes, **query: str) -> dict[str, Any]:
-    response = client.post("/v1/predict", content=image, params={"model": "rich", **query})
+    response = client.post("/v1/predict", content=image, params=query)
     assert response.status_code == 200, response.text
     prediction: dict[str, Any] = response.json()["predictions"][0]
     return prediction
@@ -86,21 +98,21 @@ def ask(client: httpx.Client, image: bytes, **query: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("score", "threshold", "location"), [("energy", 5.0, 6.0), ("max_logit", 4.0, 5.0)])
 def test_relative_scores_decide_on_their_own_scale(
-    client: httpx.Client, score: str, threshold: float, location: float
+    rich: httpx.Client, score: str, threshold: float, location: float
 ) -> None:
     """A red image has logits 10, 0, 0 and passes; grey has three of 5.02; both are shown relative to the median."""
     for image, logits in ((RED, [10.0, 0, 0]), (GREY, [128 / 25.5] * 3)):
         value = float(score_images(score, {"logits": np.array([logits], np.float32)})[0])  # type: ignore[arg-type]
-        answer = ask(client, image, score=score)
+        answer = ask(rich, image, score=score)
         assert answer["score"] == score
         assert answer["in_distribution"] is (value > threshold)
         assert answer["score_value"] == pytest.approx(1 / (1 + math.exp(-(value - location) / 2)), rel=1e-6)
         assert answer["threshold"] == pytest.approx(1 / (1 + math.exp(0.5)), rel=1e-9)
 
 
-def test_every_answer_carries_the_p_value(client: httpx.Client) -> None:
+def test_every_answer_carries_the_p_value(rich: httpx.Client) -> None:
     """Whatever is compared, `typicality` tells how unusual an image is: red is ordinary, grey (c as low as any) not."""
-    red, grey = ask(client, RED), ask(client, GREY, score="typicality")
+    red, grey = ask(rich, RED), ask(rich, GREY, score="typicality")
     assert red["score"] == "confidence"
     assert red["typicality"] > 0.5
     share = (0.5 / 101) ** (2 / 3)  # of the made-up lowest ranks, u^1.5, at or below the lowest there is
@@ -108,9 +120,9 @@ def test_every_answer_carries_the_p_value(client: httpx.Client) -> None:
     assert grey["in_distribution"] is False
 
 
-def test_models_show_what_is_new(client: httpx.Client) -> None:
+def test_models_show_what_is_new(rich: httpx.Client) -> None:
     """/v1/models tells how a relative score is shown, what typicality compares with, and each policy's interval."""
-    scores = client.get("/v1/models/rich").json()["versions"][0]["scores"]
+    scores = rich.get("/v1/models/colours").json()["versions"][0]["scores"]
     assert scores["energy"]["display"] == {"location": 6.0, "scale": 2.0}
     assert set(scores["typicality"]["typicality"]["components"]) == {"confidence", "energy"}
     assert scores["confidence"]["display"] is None
