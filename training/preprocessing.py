@@ -100,10 +100,10 @@ def choose_epsilon_outside(
     Looked for on the first PROXY_IMAGES of `images` and all of `outside`; of equally good values the smallest is taken.
     """
     errors = []
+    parts = (images[:PROXY_IMAGES], *outside)  # outside the loop: images of a folder are decoded here
     for epsilon in EPSILONS:
         inside, *others = (
-            score_images(score, run_graph(session, part, epsilon=epsilon), ODIN_TEMPERATURE)
-            for part in (images[:PROXY_IMAGES], *outside)
+            score_images(score, run_graph(session, part, epsilon=epsilon), ODIN_TEMPERATURE) for part in parts
         )
         errors.append(detection_error(inside, np.concatenate(others)).detection_error)
     return EPSILONS[int(np.argmin(errors))]
