@@ -17,7 +17,6 @@ from service.app import create_app
 from service.bundle import Bundle, load_bundle
 from service.client import predict_files
 from service.errors import ConfgateError
-from service.gate import sigmoid
 from service.logs import configure_logs
 from service.server import DrainingServer
 from service.session import open_session
@@ -130,14 +129,20 @@ def describe(bundle: Bundle) -> str:
     for name, score in manifest.scores.items():
         settings = [f"epsilon {score.epsilon}"] if score.epsilon is not None else []
         settings += [f"temperature {score.temperature}"] if score.temperature is not None else []
+        if score.display is not None:
+            settings.append(f"shown about {score.display.location:g} in units of {score.display.scale:g}")
+        if score.typicality is not None:
+            settings.append(f"of {' and '.join(score.typicality.components)} among {score.typicality.n:,} images")
         images = sum(score.reference.counts)
         lines.append(f"  score      {', '.join([name, *settings])}, reference of {images:,} images")
         for policy_name, policy in score.policies.items():
             default = manifest.default.score == name and manifest.default.policy == policy_name
+            interval = policy.expected_rejection_interval
+            between = "" if interval is None else f" ({interval[0]:.2%} to {interval[1]:.2%})"
             error = "" if policy.detection_error is None else f", detection error {policy.detection_error:.2%}"
             lines.append(
-                f"    policy   {policy_name}: above {float(sigmoid(policy.threshold)):.6f} "
-                f"({policy.threshold:+.4f}), rejects {policy.expected_rejection_rate:.2%}{error}, "
+                f"    policy   {policy_name}: above {float(score.shown(policy.threshold)):.6f} "
+                f"({policy.threshold:+.4f}), rejects {policy.expected_rejection_rate:.2%}{between}{error}, "
                 f"n = {policy.n:,}: {policy.how}{' [default]' if default else ''}"
             )
     for figure in manifest.evaluation:

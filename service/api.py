@@ -136,6 +136,7 @@ def answer(model: Model, gate: Gate, ask: Ask, decision: Decision | errors.Reque
         "probabilities": shown,
         "confidence": scores["confidence" if manifest.has_confidence else "max_softmax"][1],
         "confidence_preprocessed": computed and computed[1],
+        "typicality": scores["typicality"][1] if "typicality" in scores else None,
         "in_distribution": decision.accepted,
         "score": gate.score,
         "score_value": scores[gate.score][1],

@@ -21,6 +21,7 @@ from service.manifest import (
     MANIFEST,
     SCHEMA_VERSION,
     Default,
+    Display,
     Figure,
     GraphName,
     HashedFile,
@@ -30,11 +31,13 @@ from service.manifest import (
     Policy,
     Provenance,
     Score,
+    Typicality,
 )
 
 __all__ = [
     "Bundle",
     "Default",
+    "Display",
     "Figure",
     "GraphName",
     "HashedFile",
@@ -44,6 +47,7 @@ __all__ = [
     "Policy",
     "Provenance",
     "Score",
+    "Typicality",
     "load_bundle",
     "write_bundle",
 ]

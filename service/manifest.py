@@ -1,9 +1,12 @@
 """bundle.json, schema_version 1: everything inference must know, and nothing that it does not read."""
 
 import hashlib
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+import numpy.typing as npt
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -15,7 +18,18 @@ from pydantic import (
     model_validator,
 )
 
-from service.gate import HISTOGRAM_EDGES, PREPROCESSED_SCORES, ScoreName
+from service.gate import (
+    HISTOGRAM_EDGES,
+    PREPROCESSED_SCORES,
+    RELATIVE_SCORES,
+    TYPICALITY_COMPONENTS,
+    Floats,
+    Outputs,
+    ScoreName,
+    score_images,
+    shown,
+)
+from service.typicality import QUANTILES, Ranks, TypicalityReference
 
 SCHEMA_VERSION: Literal[1] = 1
 MANIFEST = "bundle.json"
@@ -76,9 +90,19 @@ class Policy(Contract):
 
     threshold: float
     expected_rejection_rate: Rate
+    # Where the rejection rate of images like the calibration images lies, with 95 % probability.
+    expected_rejection_interval: tuple[Rate, Rate] | None = None
     detection_error: Rate | None = None
     n: PositiveInt
     how: Text
+
+    @model_validator(mode="after")
+    def _interval_holds_the_rate(self) -> Self:
+        if self.expected_rejection_interval is not None:
+            low, high = self.expected_rejection_interval
+            if not low <= self.expected_rejection_rate <= high:
+                raise ValueError("expected_rejection_interval must hold expected_rejection_rate")
+        return self
 
 
 def _edges_are_the_services(edges: tuple[float, ...]) -> tuple[float, ...]:
@@ -88,7 +112,7 @@ def _edges_are_the_services(edges: tuple[float, ...]) -> tuple[float, ...]:
 
 
 class Histogram(Contract):
-    """The score of the calibration images, shown as its sigmoid; counts[i] has edges[i-1] < value <= edges[i]."""
+    """The score of the calibration images as it is shown; counts[i] has edges[i-1] < value <= edges[i]."""
 
     edges: Annotated[tuple[float, ...], AfterValidator(_edges_are_the_services)] = HISTOGRAM_EDGES
     counts: tuple[NonNegativeInt, ...]
@@ -102,13 +126,66 @@ class Histogram(Contract):
         return self
 
 
+class Display(Contract):
+    """How an energy is shown between 0 and 1: sigmoid((score − location) / scale)."""
+
+    location: float
+    scale: Annotated[float, Field(gt=0)]
+
+
+def _rising(quantiles: tuple[float, ...]) -> tuple[float, ...]:
+    if any(low > high for low, high in pairwise(quantiles)):
+        raise ValueError("quantiles must not fall")
+    return quantiles
+
+
+Quantiles = Annotated[tuple[float, ...], Field(min_length=QUANTILES, max_length=QUANTILES), AfterValidator(_rising)]
+
+
+class Typicality(Contract):
+    """The rightly classified calibration images, at `service.typicality.LEVELS`: what an image is compared with."""
+
+    n: PositiveInt
+    components: Annotated[dict[ScoreName, Quantiles], Field(min_length=2)]
+    minimum: Quantiles  # of each image's lowest rank among the components
+
+    @cached_property
+    def reference(self) -> TypicalityReference:
+        return TypicalityReference(
+            {name: Ranks.of_quantiles(values, self.n) for name, values in self.components.items()},
+            Ranks.of_quantiles(self.minimum, self.n),
+        )
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        unusable = sorted(set(self.components) - TYPICALITY_COMPONENTS)
+        if unusable:
+            raise ValueError(f"components cannot be {unusable}, only {sorted(TYPICALITY_COMPONENTS)}")
+        if self.minimum[0] < 0 or self.minimum[-1] > 1:
+            raise ValueError("minimum holds ranks: expected numbers from 0 to 1")
+        return self
+
+
 class Score(Contract):
     # How far the perturbed graph moves the input, in normalised units; only for preprocessed scores.
     epsilon: Annotated[float, Field(ge=0)] | None = None
     # ODIN's T, under which its score is read; only for `odin`.
     temperature: Annotated[float, Field(gt=0)] | None = None
+    # Only for scores that grow without end: `energy` and `max_logit`.
+    display: Display | None = None
+    # Only for `typicality`.
+    typicality: Typicality | None = None
     reference: Histogram
     policies: Annotated[dict[PolicyName, Policy], Field(min_length=1)]
+
+    def of_images(self, name: ScoreName, outputs: Outputs) -> Floats:
+        """This score [N], unbounded, of a batch from what the graph returned for it."""
+        reference = None if self.typicality is None else self.typicality.reference
+        return score_images(name, outputs, self.temperature, reference)
+
+    def shown(self, values: npt.ArrayLike) -> Floats:
+        """Unbounded values of this score as people see them, between 0 and 1."""
+        return shown(values) if self.display is None else shown(values, self.display.location, self.display.scale)
 
 
 class Default(Contract):
@@ -184,6 +261,12 @@ class Manifest(Contract):
                 raise ValueError(f"scores.{name}.epsilon belongs to preprocessed scores, and only to those")
             if (score.temperature is not None) != (name == "odin"):
                 raise ValueError(f"scores.{name}.temperature belongs to odin, and only to it")
+            if (score.display is not None) != (name in RELATIVE_SCORES):
+                raise ValueError(f"scores.{name}.display belongs to {sorted(RELATIVE_SCORES)}, and only to those")
+            if (score.typicality is not None) != (name == "typicality"):
+                raise ValueError(f"scores.{name}.typicality belongs to typicality, and only to it")
+            if score.typicality and "confidence" in score.typicality.components and not self.has_confidence:
+                raise ValueError("scores.typicality.typicality.components has confidence, which scores has not")
         for where, score_name, policy in (
             ("default", self.default.score, self.default.policy),
             *((f"evaluation[{i}]", figure.score, figure.policy) for i, figure in enumerate(self.evaluation)),

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Plat
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from service.gate import HISTOGRAM_EDGES, ScoreName, sigmoid
+from service.gate import HISTOGRAM_EDGES, ScoreName
 from service.manifest import GraphName, Manifest, Score
 
 MODEL = ("model", "version")
@@ -60,7 +60,7 @@ class ModelMetrics:
             for policy_name, policy in score.policies.items():
                 labels = (*self.labels, policy_name, name)
                 active = (manifest.default.score, manifest.default.policy) == (name, policy_name)
-                metrics.policy_threshold.labels(*labels).set(float(sigmoid(policy.threshold)))
+                metrics.policy_threshold.labels(*labels).set(float(score.shown(policy.threshold)))
                 metrics.policy_expected.labels(*labels).set(policy.expected_rejection_rate)
                 metrics.policy_images.labels(*labels).set(policy.n)
                 metrics.policy_active.labels(*labels).set(active)

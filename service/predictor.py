@@ -10,7 +10,7 @@ from typing import NamedTuple
 from service.batcher import Batcher, Ticket
 from service.bundle import Bundle, GraphName, Manifest
 from service.errors import InferenceFailed, MalformedRequest, RequestError
-from service.gate import PREPROCESSED_SCORES, Outputs, ScoreName, accept, score_images, sigmoid, softmax
+from service.gate import PREPROCESSED_SCORES, Outputs, ScoreName, accept, softmax
 from service.metrics import ModelMetrics
 from service.preprocess import Pixels, decode
 from service.session import ActiveDevice, Device
@@ -151,8 +151,8 @@ def read_outputs(manifest: Manifest, outputs: Outputs) -> list[Reading]:
     perturbed = "confidence_logit_preprocessed" in outputs or "logits_preprocessed" in outputs
     for name, score in manifest.scores.items():
         if perturbed or name not in PREPROCESSED_SCORES:
-            values = score_images(name, outputs, score.temperature)
-            columns[name] = list(zip(values.tolist(), sigmoid(values).tolist(), strict=True))
+            values = score.of_images(name, outputs)
+            columns[name] = list(zip(values.tolist(), score.shown(values).tolist(), strict=True))
     return [
         Reading(class_id, row, {name: column[i] for name, column in columns.items()})
         for i, (class_id, row) in enumerate(zip(class_ids, probabilities.tolist(), strict=True))
@@ -163,7 +163,7 @@ def gates_of(manifest: Manifest) -> dict[ScoreName, dict[str, Gate]]:
     """Every score and policy of a bundle, ready to be looked up."""
     return {
         name: {
-            policy_name: Gate(name, policy_name, policy.threshold, float(sigmoid(policy.threshold)))
+            policy_name: Gate(name, policy_name, policy.threshold, float(score.shown(policy.threshold)))
             for policy_name, policy in score.policies.items()
         }
         for name, score in manifest.scores.items()

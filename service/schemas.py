@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from service.gate import ScoreName
-from service.manifest import Default, Figure, GraphName, HashedFile, Histogram, Input, Provenance
+from service.manifest import Default, Display, Figure, GraphName, HashedFile, Histogram, Input, Provenance, Typicality
 from service.session import ActiveDevice, Device
 
 
@@ -32,9 +32,16 @@ class Prediction(Answer):
     confidence_preprocessed: Share | None = Field(
         description="The same after input preprocessing; null unless preprocess=true or its score was asked for."
     )
+    typicality: Share | None = Field(
+        description="A p-value: the share of the images this model gets right that look at least as unusual as this "
+        "one (0.005: 1 in 200). Null where the model has no such score."
+    )
     in_distribution: bool = Field(description="Whether the gate lets the image pass: score_value > threshold.")
     score: ScoreName = Field(description="The score that was compared.")
-    score_value: Share = Field(description="Its value for this image.")
+    score_value: Share = Field(
+        description="Its value for this image. Energy and max_logit are shown relative to the calibration images: 0.5 "
+        "is their median, 0.25 and 0.75 are their quartiles."
+    )
     policy: str = Field(description="The policy that set the threshold.")
     threshold: Share = Field(description="What the score must exceed.")
 
@@ -75,6 +82,7 @@ class PredictResponse(Answer):
                         "probabilities": {"cat": 0.9312, "dog": 0.0498},
                         "confidence": 0.8841,
                         "confidence_preprocessed": None,
+                        "typicality": 0.412,
                         "in_distribution": True,
                         "score": "confidence",
                         "score_value": 0.8841,
@@ -105,6 +113,9 @@ class PolicyInfo(Answer):
     threshold: Share = Field(description="As answers show it.")
     threshold_raw: float = Field(description="As it is compared: on the score's unbounded scale.")
     expected_rejection_rate: Share
+    expected_rejection_interval: tuple[Share, Share] | None = Field(
+        description="Where the rate of images like the calibration images lies, with 95 % probability."
+    )
     detection_error: Share | None
     n: int = Field(description="Calibration images behind these numbers.")
     how: str
@@ -113,6 +124,10 @@ class PolicyInfo(Answer):
 class ScoreInfo(Answer):
     epsilon: float | None
     temperature: float | None
+    display: Display | None = Field(
+        description="Answers show sigmoid((score − location) / scale); null: sigmoid(score)."
+    )
+    typicality: Typicality | None = Field(description="Quantiles of the calibration images, for score typicality.")
     policies: dict[str, PolicyInfo]
     reference: Histogram
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from service.gate import sigmoid
 from service.manifest import Policy, Score
 from service.predictor import Model
 from service.schemas import DeviceInfo, ModelInfo, PolicyInfo, ScoreInfo, VersionInfo
@@ -38,16 +37,19 @@ def _score_info(score: Score) -> ScoreInfo:
     return ScoreInfo(
         epsilon=score.epsilon,
         temperature=score.temperature,
-        policies={name: _policy_info(policy) for name, policy in score.policies.items()},
+        display=score.display,
+        typicality=score.typicality,
+        policies={name: _policy_info(score, policy) for name, policy in score.policies.items()},
         reference=score.reference,
     )
 
 
-def _policy_info(policy: Policy) -> PolicyInfo:
+def _policy_info(score: Score, policy: Policy) -> PolicyInfo:
     return PolicyInfo(
-        threshold=float(sigmoid(policy.threshold)),
+        threshold=float(score.shown(policy.threshold)),
         threshold_raw=policy.threshold,
         expected_rejection_rate=policy.expected_rejection_rate,
+        expected_rejection_interval=policy.expected_rejection_interval,
         detection_error=policy.detection_error,
         n=policy.n,
         how=policy.how,

@@ -28,6 +28,7 @@ from PIL import Image
 
 from service import bundle as contract
 from service.gate import HISTOGRAM_EDGES, histogram
+from service.typicality import quantiles_of
 
 ROOT = Path(__file__).parent.parent
 LABELS = ("red", "green", "blue")
@@ -103,6 +104,7 @@ RED, GREEN, BLUE, GREY = solid((255, 0, 0)), solid((0, 255, 0)), solid((0, 0, 25
 
 def _score(threshold: float, epsilon: float | None = None) -> dict[str, Any]:
     policy = {"expected_rejection_rate": 0.1, "n": 100, "how": "made up for tests"}
+    policy["expected_rejection_interval"] = [0.04, 0.18]
     reference = {"edges": list(HISTOGRAM_EDGES), "counts": list(histogram(np.linspace(-3, 6, 100)))}
     score: dict[str, Any] = {
         "reference": reference,
@@ -112,6 +114,21 @@ def _score(threshold: float, epsilon: float | None = None) -> dict[str, Any]:
         },
     }
     return score if epsilon is None else {"epsilon": epsilon, **score}
+
+
+def _relative_score(threshold: float, location: float) -> dict[str, Any]:
+    return {"display": {"location": location, "scale": 2.0}, **_score(threshold)}
+
+
+def _typicality(confidence: bool) -> dict[str, Any]:
+    """An image is as unusual as its confidence, or its energy, is low among a hundred made-up ones."""
+    first, values = ("confidence", np.linspace(-2, 6, 100)) if confidence else ("max_softmax", np.linspace(0, 9, 100))
+    reference = {
+        "n": 100,
+        "components": {first: list(quantiles_of(values)), "energy": list(quantiles_of(np.linspace(1, 11, 100)))},
+        "minimum": list(quantiles_of(np.linspace(0, 1, 100) ** 1.5)),
+    }
+    return {"typicality": reference, **_score(-3.0)}
 
 
 @dataclass
@@ -142,10 +159,11 @@ def make_bundle(
     *,
     perturbed: bool = True,
     confidence: bool = True,
+    all_scores: bool = False,
     side: int = SIDE,
     change: Callable[[dict[str, Any]], None] | None = None,
 ) -> BundleFolder:
-    """Publishes a tiny bundle under `models` through the real writer."""
+    """Publishes a tiny bundle under `models` through the real writer; `all_scores` adds those that came later."""
     files = {"model.onnx": graph_bytes(confidence=confidence, side=side)}
     if perturbed:
         files["perturbed.onnx"] = graph_bytes(perturbed=True, confidence=confidence, side=side)
@@ -160,6 +178,10 @@ def make_bundle(
         scores["confidence_preprocessed"] = _score(0.5, EPSILON)
     elif perturbed:
         scores["odin"] = {"temperature": 10.0, **_score(-0.5, EPSILON)}
+    if all_scores:
+        scores["energy"] = _relative_score(5.0, 6.0)
+        scores["max_logit"] = _relative_score(4.0, 5.0)
+        scores["typicality"] = _typicality(confidence)
     raw: dict[str, Any] = {
         "schema_version": 1,
         "name": name,

@@ -160,3 +160,24 @@ def test_preprocessed_confidence_over_http_is_torch_autograds(trained, answers):
     threshold = score["policies"]["misclassified"]["threshold"]
     assert [p["in_distribution"] for p in predictions] == (z > threshold).tolist()
     assert {p["score"] for p in predictions} == {"confidence_preprocessed"}
+
+
+def test_a_bundle_is_calibrated_again_on_the_split_it_was_trained_beside(trained):
+    """With nothing but the data root, `calibrate` finds the split, shows what `export` chose, and writes version 3."""
+    first, third = (trained / "models" / "stripes" / version for version in ("1", "3"))
+    root = ("--data-root", str(trained / "data"))
+    text = confgate_train("calibrate", str(first), "--ood", "static", "--out", str(third), *root)
+    exported, again = (json.loads((folder / "bundle.json").read_text()) for folder in (first, third))
+    assert again["graphs"] == exported["graphs"]
+    assert again["scores"] == exported["scores"]  # the same images and the same code give the same thresholds
+    assert again["evaluation"] == exported["evaluation"]
+    policies = exported["scores"]["confidence"]["policies"]
+    assert {"misclassified", "ood_holdout", "tpr95"} <= set(policies)
+    assert f"{policies['ood_holdout']['expected_rejection_rate']:.2%}" in text
+    assert "to catch images of something else, use" in text
+    # Other images under the same name might have been trained on.
+    images, labels = stripes(2_000, 9)
+    save_arrays(trained / "other", "stripes", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    done = run_training("calibrate", str(first), "--data-root", str(trained / "other"))
+    assert done.returncode == 2
+    assert "might have been trained on" in done.stderr

@@ -2,8 +2,8 @@
 
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,26 +11,12 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from service.bundle import (
-    Bundle,
-    Default,
-    Figure,
-    HashedFile,
-    Histogram,
-    Input,
-    Manifest,
-    Provenance,
-    Score,
-    write_bundle,
-)
-from service.gate import Outputs, ScoreName, histogram, score_images
+from service.bundle import Bundle, Default, Figure, HashedFile, Input, Manifest, Provenance, Score, write_bundle
+from service.gate import Outputs, ScoreName
 from service.session import open_session
-from training.calibrate import CalibrationScores, policies, temperature_of
-from training.data import LabelledImages
+from training.calibration import Calibrated, Evidence, OpenGraphs
 from training.errors import ExportError
 from training.evaluate import as_served, in_distribution_figures, out_of_distribution_figures
-from training.export import open_graph, run_graph
-from training.preprocessing import ODIN_TEMPERATURE, choose_epsilon
 from training.shared_weights import share_weights
 
 
@@ -39,47 +25,27 @@ class Graphs:
     forward: onnx.ModelProto
     perturbed: onnx.ModelProto | None = None
 
-    @property
-    def has_confidence(self) -> bool:
-        return "confidence_logit" in [output.name for output in self.forward.graph.output]
-
-    @property
-    def preprocessed_score(self) -> ScoreName | None:
-        if self.perturbed is None:
-            return None
-        return "confidence_preprocessed" if self.has_confidence else "odin"
+    def opened(self, shape: Input) -> OpenGraphs:
+        return OpenGraphs.of(self.forward, self.perturbed, shape)
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """The images thresholds come from, and those that figures are measured on."""
-
-    name: str
-    calibration: LabelledImages
-    test: LabelledImages | None
-    outside: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
+# What CARD.md says of a manifest and the calibration behind it.
+Card = Callable[[Manifest, Calibrated], str]
 
 
 def assemble_bundle(
     target: Path,
     graphs: Graphs,
-    shape: Input,
+    opened: OpenGraphs,
     labels: tuple[str, ...],
     evidence: Evidence,
+    calibrated: Calibrated,
     provenance: Provenance,
-    card: Callable[[Manifest], str],
+    card: Card,
+    default: Default | None = None,
 ) -> Bundle:
     """Writes `target` (…/NAME/VERSION) whole, or leaves nothing behind."""
-    version = _version_of(target)
-    session = open_graph(graphs.perturbed or graphs.forward)
-    inside, truth = as_served(evidence.calibration.images, shape), evidence.calibration.labels
-    epsilon = None
-    if graphs.preprocessed_score is not None:
-        clean = run_graph(open_graph(graphs.forward), inside)["logits"]
-        epsilon = choose_epsilon(session, graphs.preprocessed_score, inside, clean.argmax(axis=1) == truth)
-    calibration = run_graph(session, inside, epsilon=epsilon)
-    scores = calibrated_scores(calibration, truth, graphs, epsilon)
-    figures = _figures(evidence, scores, lambda images: run_graph(session, as_served(images, shape), epsilon=epsilon))
+    version = version_of(target)
     with tempfile.TemporaryDirectory() as folder:
         files = _write_graphs(graphs, Path(folder))
         manifest = Manifest(
@@ -93,42 +59,35 @@ def assemble_bundle(
                 if file in files
             },
             external_data=tuple(HashedFile.of(files[f]) for f in files if not f.endswith(".onnx")),
-            input=shape,
+            input=opened.shape,
             labels=labels,
-            temperature=temperature_of(calibration["logits"], truth),
-            scores=scores,
-            default=Default(score="confidence" if graphs.has_confidence else "max_softmax", policy="misclassified"),
-            evaluation=tuple(figures),
+            temperature=calibrated.temperature,
+            scores=calibrated.scores,
+            default=default or Default(score=opened.scores[0], policy="misclassified"),
+            evaluation=tuple(figures_of(opened, evidence, calibrated)),
         )
-        contents: dict[str, Path | bytes] = {**files, "CARD.md": card(manifest).encode()}
-        return write_bundle(
-            target.parent.parent,
-            manifest,
-            contents,
-            check=lambda bundle: _answers_alike(bundle, inside[0], calibration),
-        )
+        first = evidence.calibration.images[:1]
+        return publish(target, manifest, files, card(manifest, calibrated), first, calibrated.inside)
 
 
-def calibrated_scores(
-    outputs: Outputs, labels: NDArray[np.int64], graphs: Graphs, epsilon: float | None
-) -> dict[ScoreName, Score]:
-    """Every score the graphs offer, with its reference histogram and policies from the calibration images."""
-    right = outputs["logits"].argmax(axis=1) == labels
-    names: list[ScoreName] = ["confidence", "max_softmax"] if graphs.has_confidence else ["max_softmax"]
-    preprocessed = graphs.preprocessed_score
-    if preprocessed is not None:
-        names.append(preprocessed)
-    scores: dict[ScoreName, Score] = {}
-    for name in names:
-        temperature = ODIN_TEMPERATURE if name == "odin" else None
-        values = score_images(name, outputs, temperature)
-        scores[name] = Score(
-            epsilon=epsilon if name == preprocessed else None,
-            temperature=temperature,
-            reference=Histogram(counts=histogram(values)),
-            policies=policies(CalibrationScores(values, right)),
-        )
-    return scores
+def publish(
+    target: Path,
+    manifest: Manifest,
+    files: dict[str, Path],
+    card: str,
+    first: NDArray[np.uint8],
+    outputs: Outputs,
+) -> Bundle:
+    """Writes the bundle and, before it shows, compares its answer for the first image with what it was made from."""
+    contents: dict[str, Path | bytes] = {**files, "CARD.md": card.encode()}
+    return write_bundle(
+        target.parent.parent, manifest, contents, check=lambda bundle: _answers_alike(bundle, first, outputs)
+    )
+
+
+def figures_of(opened: OpenGraphs, evidence: Evidence, calibrated: Calibrated) -> list[Figure]:
+    """Every figure of the evaluation, on test images alone."""
+    return _figures(evidence, calibrated.scores, lambda images: opened.run(images, calibrated.epsilon))
 
 
 def _figures(
@@ -139,7 +98,7 @@ def _figures(
     test = run(evidence.test.images)
     figures = in_distribution_figures(f"{evidence.name} test", test, evidence.test.labels, scores)
     for name, images in evidence.outside.items():
-        figures += out_of_distribution_figures(name, test, run(images), scores)
+        figures += out_of_distribution_figures(name, test, run(images.test), scores)
     return figures
 
 
@@ -164,7 +123,8 @@ def _write_graphs(graphs: Graphs, folder: Path) -> dict[str, Path]:
 def _answers_alike(bundle: Bundle, image: NDArray[np.uint8], calibration: Outputs) -> None:
     """Opens the bundle through the service and compares its answers with those it was calibrated on."""
     for graph in bundle.manifest.graphs:
-        answer = open_session(bundle, graph, device="cpu", max_batch=1).run(image[None])
+        served = as_served(image, bundle.manifest.input)
+        answer = open_session(bundle, graph, device="cpu", max_batch=1).run(served)
         for name, values in answer.items():
             difference = float(np.abs(values[0] - calibration[name][0]).max())
             if not difference <= 1e-3:
@@ -173,7 +133,7 @@ def _answers_alike(bundle: Bundle, image: NDArray[np.uint8], calibration: Output
                 )
 
 
-def _version_of(target: Path) -> int:
+def version_of(target: Path) -> int:
     if not target.name.isdecimal() or int(target.name) < 1:
         raise ExportError(f"--out is {target}, expected models/NAME/VERSION with a whole number from 1 as VERSION.")
     return int(target.name)

@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from service.bundle import Bundle
+from training.calibrate_command import Alpha, EpsilonChoice, OutsideSets, Risk, Tprs
 from training.data_commands import DataRoot
 from training.errors import DataError
 
@@ -22,19 +23,26 @@ Out = Annotated[Path, typer.Option(help="The bundle to write: models/NAME/VERSIO
 def export(
     run: Annotated[Path, typer.Argument(help="A finished run: the --out of `fit`.")],
     out: Out,
-    ood: Annotated[
-        list[str] | None,
-        typer.Option(help="Also evaluate on this set of out-of-distribution images; may be given several times."),
-    ] = None,
+    ood: OutsideSets = None,
+    tpr: Tprs = None,
+    risk: Risk = None,
+    alpha: Alpha = 0.05,
+    epsilon_by: EpsilonChoice = "auto",
     data_root: DataRoot = Path("data"),
 ) -> None:
     """Calibrate thresholds, export to ONNX, evaluate what was exported, write the bundle.
 
     Example: `confgate-train export runs/cifar10 --out models/mine/1 --ood fashion_mnist`
     """
+    from training.calibrate import Wanted
     from training.make_bundle import make_bundle
 
-    _show(make_bundle(run, out, data_root, ood or []))
+    bundle, calibrated = make_bundle(
+        run, out, data_root, ood or [], Wanted(tuple(tpr or (95,)), risk, alpha), epsilon_by
+    )
+    for note in calibrated.notes:
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+    _show(bundle)
 
 
 def import_onnx(

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable
 
-from service.bundle import Figure, Manifest
-from service.gate import sigmoid
+from service.bundle import Figure, Manifest, Policy
 from training.trained_run import TrainedRun
 
 
-def trained_card(manifest: Manifest, run: TrainedRun, parity: float) -> str:
+def trained_card(manifest: Manifest, run: TrainedRun, parity: float, epsilon_how: str) -> str:
     """The card of a network trained here: what it is and how it was made."""
     recipe, sizes = run.recipe, run.splits.sizes
     branch = recipe.confidence
@@ -29,10 +28,10 @@ def trained_card(manifest: Manifest, run: TrainedRun, parity: float) -> str:
         f"Code {manifest.provenance.git_sha}; data {manifest.provenance.data}; largest difference between torch and "
         f"ONNX Runtime over all outputs {parity:.1e}."
     )
-    return write_card(manifest, recipe.data.dataset, what, how)
+    return write_card(manifest, recipe.data.dataset, what, how, epsilon_how)
 
 
-def write_card(manifest: Manifest, dataset: str, what: str, how: str) -> str:
+def write_card(manifest: Manifest, dataset: str, what: str, how: str, epsilon_how: str) -> str:
     """The card as Markdown; `what` and `how` open and close it."""
     lines = [
         f"# {manifest.name} version {manifest.version}",
@@ -49,17 +48,18 @@ def write_card(manifest: Manifest, dataset: str, what: str, how: str) -> str:
         "## Thresholds",
         "",
         f"The default is score `{manifest.default.score}` under policy `{manifest.default.policy}`. An image is "
-        "refused when its score is at or below the threshold; thresholds are shown as the sigmoid of the stored value."
-        + _epsilon_sentence(manifest),
+        "refused when its score is at or below the threshold; thresholds are shown between 0 and 1, as in answers."
+        + _display_sentence(manifest)
+        + _epsilon_sentence(manifest, epsilon_how),
         "",
-        "| score | policy | threshold | expected to refuse | n | how |",
+        "| score | policy | threshold | expected to refuse (95 % interval) | n | how |",
         "|---|---|---|---|---|---|",
     ]
     for score_name, score in manifest.scores.items():
         for policy_name, policy in score.policies.items():
             lines.append(
-                f"| {score_name} | {policy_name} | {float(sigmoid(policy.threshold)):.4f} | "
-                f"{policy.expected_rejection_rate:.2%} | {policy.n:,} | {policy.how} |"
+                f"| {score_name} | {policy_name} | {float(score.shown(policy.threshold)):.4f} | "
+                f"{policy.expected_rejection_rate:.2%}{_interval(policy)} | {policy.n:,} | {policy.how} |"
             )
     lines += [
         "",
@@ -70,6 +70,8 @@ def write_card(manifest: Manifest, dataset: str, what: str, how: str) -> str:
         "",
         "- The expected rejection rates hold for images like the calibration images. More refusals than that in "
         "production mean that the traffic differs from them.",
+        *_typicality_line(manifest),
+        *_promise_line(manifest),
         "- An image of something else that looks like one of the classes may be accepted: the figures above say how "
         "often this happened on the sets named, and say nothing of other sets.",
         "- Not made for safety-critical decisions.",
@@ -82,34 +84,60 @@ def write_card(manifest: Manifest, dataset: str, what: str, how: str) -> str:
     return "\n".join(lines)
 
 
-def _epsilon_sentence(manifest: Manifest) -> str:
+def _typicality_line(manifest: Manifest) -> Iterable[str]:
+    reference = manifest.scores["typicality"].typicality if "typicality" in manifest.scores else None
+    if reference is not None:
+        yield (
+            f"- `typicality` is a p-value: the share of {reference.n:,} rightly classified calibration images that "
+            f"look at least as unusual ({' or '.join(reference.components)} as low). It cannot fall below "
+            f"{0.5 / (reference.n + 1):.1g}."
+        )
+
+
+def _promise_line(manifest: Manifest) -> Iterable[str]:
+    if any("risk" in score.policies for score in manifest.scores.values()):
+        yield (
+            "- What policy `risk` promises holds for images drawn as the calibration images were, and for no others: "
+            "not for images of something else, nor after the traffic has changed."
+        )
+
+
+def _interval(policy: Policy) -> str:
+    if policy.expected_rejection_interval is None:
+        return ""
+    low, high = policy.expected_rejection_interval
+    return f" ({low:.2%} to {high:.2%})"
+
+
+def _display_sentence(manifest: Manifest) -> str:
+    names = " and ".join(f"`{name}`" for name, score in manifest.scores.items() if score.display is not None)
+    if not names:
+        return ""
+    return f" {names}: 0.5 is the median of the calibration images, 0.25 and 0.75 are their quartiles."
+
+
+def _epsilon_sentence(manifest: Manifest, how: str) -> str:
     score = manifest.preprocessed_score
     if score is None:
         return ""
-    return (
-        f" `{score}` moves the normalised image by ε = {manifest.scores[score].epsilon:g} first; ε has the least "
-        "detection error between right and wrong answers on calibration images."
-    )
+    return f" `{score}` moves the normalised image by ε = {manifest.scores[score].epsilon:g} first; {how}."
 
 
 def _in_distribution(manifest: Manifest, data: str) -> Iterable[str]:
-    if not manifest.evaluation:
+    accuracy = _figure(manifest, "accuracy", data)
+    if accuracy is None:
         yield "Not measured: no test images were given."
         return
-    accuracy = _only(manifest, "accuracy", data)
     yield f"Accuracy on {data} with no gate: **{accuracy.value:.2%}** (n = {accuracy.n:,})."
     yield ""
     yield "| score | policy | refused | accuracy of what is accepted | AUROC right / wrong |"
     yield "|---|---|---|---|---|"
     for score_name, score in manifest.scores.items():
-        separation = _only(manifest, "auroc_misclassified", data, score_name)
+        separation = _share(_figure(manifest, "auroc_misclassified", data, score_name))
         for policy_name in score.policies:
-            refused = _only(manifest, "rejection_rate", data, score_name, policy_name)
-            kept = _only(manifest, "accepted_accuracy", data, score_name, policy_name)
-            yield (
-                f"| {score_name} | {policy_name} | {refused.value:.2%} (n = {refused.n:,}) | "
-                f"{kept.value:.2%} (n = {kept.n:,}) | {separation.value:.2%} |"
-            )
+            refused = _counted(_figure(manifest, "rejection_rate", data, score_name, policy_name))
+            kept = _counted(_figure(manifest, "accepted_accuracy", data, score_name, policy_name))
+            yield f"| {score_name} | {policy_name} | {refused} | {kept} | {separation} |"
 
 
 def _out_of_distribution(manifest: Manifest, dataset: str) -> Iterable[str]:
@@ -122,13 +150,13 @@ def _out_of_distribution(manifest: Manifest, dataset: str) -> Iterable[str]:
     yield "|---|---|---|---|---|"
     for data in sets:
         for score_name, score in manifest.scores.items():
-            rates = [(policy, _only(manifest, "rejection_rate", data, score_name, policy)) for policy in score.policies]
-            refused = ", ".join(f"{policy} {rate.value:.2%}" for policy, rate in rates)
-            yield (
-                f"| {data} (n = {rates[0][1].n:,}) | {score_name} | "
-                f"{_only(manifest, 'auroc', data, score_name).value:.2%} | "
-                f"{_only(manifest, 'fpr_at_95_tpr', data, score_name).value:.2%} | {refused} |"
-            )
+            found = [
+                (policy, _figure(manifest, "rejection_rate", data, score_name, policy)) for policy in score.policies
+            ]
+            n = next((f" (n = {rate.n:,})" for _, rate in found if rate is not None), "")
+            refused = ", ".join(f"{policy} {_share(rate)}" for policy, rate in found)
+            area, passed = (_share(_figure(manifest, m, data, score_name)) for m in ("auroc", "fpr_at_95_tpr"))
+            yield f"| {data}{n} | {score_name} | {area} | {passed} | {refused} |"
     yield ""
 
 
@@ -137,6 +165,16 @@ def _outside(manifest: Manifest, dataset: str) -> list[str]:
     return list(dict.fromkeys(f.data for f in manifest.evaluation if f.data != f"{dataset} test"))
 
 
-def _only(manifest: Manifest, metric: str, data: str, score: str | None = None, policy: str | None = None) -> Figure:
+def _figure(
+    manifest: Manifest, metric: str, data: str, score: str | None = None, policy: str | None = None
+) -> Figure | None:
     wanted = (metric, data, score, policy)
-    return next(f for f in manifest.evaluation if (f.metric, f.data, f.score, f.policy) == wanted)
+    return next((f for f in manifest.evaluation if (f.metric, f.data, f.score, f.policy) == wanted), None)
+
+
+def _share(figure: Figure | None) -> str:
+    return "not measured" if figure is None else f"{figure.value:.2%}"
+
+
+def _counted(figure: Figure | None) -> str:
+    return "not measured" if figure is None else f"{figure.value:.2%} (n = {figure.n:,})"

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from service.errors import BundleError
 from training.bundle_commands import export, import_onnx
+from training.calibrate_command import calibrate
 from training.data_commands import DataRoot, data_app
 from training.errors import TrainingError
 
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.command()(export)
+app.command()(calibrate)
 app.command("import-onnx")(import_onnx)
 console = Console()
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.bundle import Figure, Input, Score
-from service.gate import Outputs, ScoreName, accept, score_images
+from service.gate import Outputs, ScoreName, accept
 from service.preprocess import fit_array
 from training.metrics import auroc, detection_error, fpr_at_tpr
 
@@ -23,7 +23,7 @@ def in_distribution_figures(
     right = outputs["logits"].argmax(axis=1) == labels
     figures = [Figure(metric="accuracy", data=data, value=float(right.mean()), n=len(labels))]
     for name, score in scores.items():
-        values = score_images(name, outputs, score.temperature)
+        values = score.of_images(name, outputs)
         if right.any() and not right.all():
             figures.append(
                 Figure(
@@ -56,8 +56,8 @@ def out_of_distribution_figures(
     """How well each score separates the in-distribution test images from these, and what each policy refuses."""
     figures = []
     for name, score in scores.items():
-        accepted = score_images(name, inside, score.temperature)
-        refused = score_images(name, outside, score.temperature)
+        accepted = score.of_images(name, inside)
+        refused = score.of_images(name, outside)
         separation = {
             "auroc": auroc(accepted, refused),
             "fpr_at_95_tpr": fpr_at_tpr(accepted, refused),

@@ -13,7 +13,9 @@ from service.bundle import Bundle, Input, Provenance
 from service.errors import RequestError
 from service.preprocess import decode
 from service.session import RUNTIME_ERRORS
-from training.assemble import Evidence, Graphs, assemble_bundle
+from training.assemble import Graphs, assemble_bundle
+from training.calibrate import USUAL, Wanted
+from training.calibration import Evidence, calibrate_graphs
 from training.card import write_card
 from training.data import LabelledImages
 from training.errors import DataError, ExportError
@@ -40,6 +42,7 @@ def import_onnx(
     std: Sequence[float],
     layout: Layout,
     resize: Input | None = None,
+    wanted: Wanted = USUAL,
 ) -> Imported:
     """Reads the graph, finds its logits, calibrates on a folder of labelled images, and writes the bundle."""
     notes: list[str] = []
@@ -65,20 +68,26 @@ def import_onnx(
         seed=None,
         data=f"calibrated on {len(evidence.calibration)} images of {calibration.name}",
     )
+    graphs = Graphs(forward, perturbed)
+    opened = graphs.opened(shape)
+    calibrated = calibrate_graphs(opened, evidence, wanted)
+    notes += calibrated.notes
     bundle = assemble_bundle(
         target,
-        Graphs(forward, perturbed),
-        shape,
+        graphs,
+        opened,
         labels,
         evidence,
+        calibrated,
         provenance,
-        card=lambda manifest: write_card(
+        card=lambda manifest, made: write_card(
             manifest,
             evidence.name,
             f"An ONNX classifier imported from `{model.name}`, gated on its largest softmax.",
             f"`confgate-train import-onnx {model.name} --layout {layout} "
             f"--out models/{manifest.name}/{manifest.version}`, {manifest.provenance.data}; "
             f"mean {list(mean)}, std {list(std)}.",
+            made.epsilon_how,
         ),
     )
     return Imported(bundle, notes)

@@ -1,38 +1,74 @@
 """`confgate-train export`: a finished training run becomes a bundle."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from service.bundle import Bundle, Provenance
-from training.assemble import Evidence, Graphs, assemble_bundle, git_revision
+from service.bundle import Bundle, Default, Provenance
+from training.assemble import Graphs, assemble_bundle, git_revision
+from training.calibrate import Wanted
+from training.calibration import Calibrated, EpsilonBy, Evidence, OpenGraphs, calibrate_graphs
 from training.card import trained_card
 from training.data_outside import load_outside
 from training.export import check_parity, export_network
 from training.preprocessing import check_perturbed_parity, perturbed_graph
-from training.trained_run import read_run
+from training.trained_run import TrainedRun, read_run
 
 
-def make_bundle(folder: Path, target: Path, data_root: Path, ood: list[str]) -> Bundle:
-    """Exports both graphs, checks every output of both against torch, calibrates, evaluates and writes `target`."""
+@dataclass(frozen=True)
+class ExportedRun:
+    """A run whose graphs agree with torch, and what it is calibrated and evaluated on."""
+
+    run: TrainedRun
+    graphs: Graphs
+    opened: OpenGraphs
+    evidence: Evidence
+    parity: float
+
+
+def export_run(folder: Path, data_root: Path, ood: list[str]) -> ExportedRun:
+    """Exports both graphs and checks every output of both against torch."""
     run = read_run(folder, data_root)
-    outside = {name: load_outside(name, data_root, run.splits.input.width).test for name in ood}
+    outside = {name: load_outside(name, data_root, run.splits.input.width) for name in ood}
     sample = run.splits.calibration.images[:32]
     forward = export_network(run.network, run.mean, run.std, run.image_size)
     parity = check_parity(forward, run.network, run.mean, run.std, sample)
     perturbed = perturbed_graph(forward)
     parity = max(parity, check_perturbed_parity(perturbed, run.network, run.mean, run.std, sample))
-    dataset = run.recipe.data.dataset
+    graphs = Graphs(forward, perturbed)
+    evidence = Evidence(run.recipe.data.dataset, run.splits.calibration, run.splits.test, outside)
+    return ExportedRun(run, graphs, graphs.opened(run.splits.input), evidence, parity)
+
+
+def make_bundle(
+    folder: Path,
+    target: Path,
+    data_root: Path,
+    ood: list[str],
+    wanted: Wanted,
+    epsilon_by: EpsilonBy = "auto",
+) -> tuple[Bundle, Calibrated]:
+    """Exports, calibrates, evaluates and writes `target`."""
+    exported = export_run(folder, data_root, ood)
+    calibrated = calibrate_graphs(exported.opened, exported.evidence, wanted, epsilon_by)
+    return write_run(exported, calibrated, target), calibrated
+
+
+def write_run(exported: ExportedRun, calibrated: Calibrated, target: Path, default: Default | None = None) -> Bundle:
+    run = exported.run
     provenance = Provenance(
         git_sha=git_revision(),
         recipe=run.recipe.name,
         seed=run.seed,
-        data=f"{dataset}, splits {run.splits.sizes}, fingerprint {run.splits.fingerprint}",
+        data=f"{run.recipe.data.dataset}, splits {run.splits.sizes}, fingerprint {run.splits.fingerprint}",
     )
     return assemble_bundle(
         target,
-        Graphs(forward, perturbed),
-        run.splits.input,
+        exported.graphs,
+        exported.opened,
         run.splits.label_names,
-        Evidence(dataset, run.splits.calibration, run.splits.test, outside),
+        exported.evidence,
+        calibrated,
         provenance,
-        card=lambda manifest: trained_card(manifest, run, parity),
+        card=lambda manifest, made: trained_card(manifest, run, exported.parity, made.epsilon_how),
+        default=default,
     )

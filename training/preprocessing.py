@@ -89,6 +89,26 @@ def choose_epsilon(
     return EPSILONS[int(np.argmin(errors))]
 
 
+def choose_epsilon_outside(
+    session: onnxruntime.InferenceSession,
+    score: ScoreName,
+    images: NDArray[np.uint8],
+    outside: Sequence[NDArray[np.uint8]],
+) -> float:
+    """The ε of least detection error between in-distribution images and held-out images of other sets, as the paper.
+
+    Looked for on the first PROXY_IMAGES of `images` and all of `outside`; of equally good values the smallest is taken.
+    """
+    errors = []
+    parts = (images[:PROXY_IMAGES], *outside)  # outside the loop: images of a folder are decoded here
+    for epsilon in EPSILONS:
+        inside, *others = (
+            score_images(score, run_graph(session, part, epsilon=epsilon), ODIN_TEMPERATURE) for part in parts
+        )
+        errors.append(detection_error(inside, np.concatenate(others)).detection_error)
+    return EPSILONS[int(np.argmin(errors))]
+
+
 def _proxy_error(
     session: onnxruntime.InferenceSession,
     score: ScoreName,

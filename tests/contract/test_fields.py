@@ -53,7 +53,8 @@ async def everything_answered(models: Path, known: str | None) -> list[str]:
             return [shown]
         answers: list[Any] = []
         for image in IMAGES:
-            for query in ({}, {"preprocess": "true"}, {"score": "max_softmax"}, {"policy": "tpr95"}):
+            scores = ("max_softmax", "energy", "max_logit", "typicality")
+            for query in ({}, {"preprocess": "true"}, {"policy": "tpr95"}, *({"score": score} for score in scores)):
                 answer = (await client.post("/v1/predict", content=image, params=query)).json()
                 answers.append(answer.get("predictions", answer.get("detail")))
         scrape = (await client.get("/metrics")).text
@@ -92,14 +93,14 @@ def outcome(folder: BundleFolder, models: Path, before: list[str] | None = None)
 @pytest.mark.parametrize("confidence", [True, False], ids=["confidence", "plain"])
 def test_each_field_matters(models: Path, confidence: bool) -> None:
     """Changing any single value of bundle.json changes an answer or is refused."""
-    folder = make_bundle(models, confidence=confidence)
+    folder = make_bundle(models, confidence=confidence, all_scores=True)
     original = json.loads((folder.folder / "bundle.json").read_text())
     before = outcome(folder, models)
     assert len(before) == 2
     ignored = []
     for path, value in leaves(original):
-        if path[-2:-1] in (("counts",), ("edges",)) and path[-1] != 5:
-            continue  # one of a row stands for all
+        if isinstance(path[-1], int) and path[-2] not in ("labels", "evaluation") and path[-1] not in (0, 5):
+            continue  # two of a row stand for all
         (folder.folder / "bundle.json").write_text(json.dumps(original))
         folder.rewrite(set_field(path, changed(value)))
         if outcome(folder, models, before) == before:
@@ -109,7 +110,7 @@ def test_each_field_matters(models: Path, confidence: bool) -> None:
 
 def test_each_field_is_needed(models: Path) -> None:
     """Leaving out any single field changes an answer or is refused, unless the field is optional and unset."""
-    folder = make_bundle(models)
+    folder = make_bundle(models, all_scores=True)
     original = json.loads((folder.folder / "bundle.json").read_text())
     before = outcome(folder, models)
     for path in {leaf[: i + 1] for leaf, _ in leaves(original) for i in range(len(leaf))}:

@@ -39,6 +39,7 @@ def test_a_known_image_is_answered_in_full(client: httpx.Client) -> None:
         "class_id": 0,
         "label": "red",
         "confidence_preprocessed": None,
+        "typicality": None,
         "in_distribution": True,
         "score": "confidence",
         "policy": "misclassified",

@@ -46,7 +46,44 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "one label": (lambda raw: raw.update(labels=["a"]), r"labels: found \['a'\]"),
     "same labels": (lambda raw: raw.update(labels=["a", "b", "a"]), r"but \['a'\] occur more than once"),
     "temperature 0": (lambda raw: raw.update(temperature=0), "temperature: found 0"),
-    "unknown score": (lambda raw: raw["scores"].update(energy=raw["scores"]["confidence"]), "energy"),
+    "unknown score": (lambda raw: raw["scores"].update(entropy=raw["scores"]["confidence"]), "entropy"),
+    "energy without display": (
+        lambda raw: raw["scores"].update(energy=raw["scores"]["confidence"]),
+        "scores.energy.display belongs to",
+    ),
+    "confidence with display": (
+        lambda raw: raw["scores"]["confidence"].update(display={"location": 0.0, "scale": 1.0}),
+        "scores.confidence.display belongs to",
+    ),
+    "scale 0": (lambda raw: raw["scores"]["energy"]["display"].update(scale=0), "display.scale: found 0"),
+    "typicality without quantiles": (
+        lambda raw: raw["scores"]["typicality"].pop("typicality"),
+        "scores.typicality.typicality belongs to",
+    ),
+    "one component": (
+        lambda raw: raw["scores"]["typicality"]["typicality"]["components"].pop("energy"),
+        "typicality.components: found",
+    ),
+    "component of another graph": (
+        lambda raw: raw["scores"]["typicality"]["typicality"]["components"].update(odin=[0.0] * 257),
+        "components cannot be",
+    ),
+    "too few quantiles": (
+        lambda raw: raw["scores"]["typicality"]["typicality"]["minimum"].pop(),
+        "typicality.minimum: found",
+    ),
+    "falling quantiles": (
+        lambda raw: raw["scores"]["typicality"]["typicality"]["components"]["energy"].reverse(),
+        "quantiles must not fall",
+    ),
+    "rank above 1": (
+        lambda raw: raw["scores"]["typicality"]["typicality"]["minimum"].__setitem__(256, 1.5),
+        "minimum holds ranks",
+    ),
+    "interval beside its rate": (
+        lambda raw: raw["scores"]["confidence"]["policies"]["tpr95"].update(expected_rejection_interval=[0.2, 0.3]),
+        "must hold expected_rejection_rate",
+    ),
     "unknown resize": (lambda raw: raw["input"].update(resize="squash"), "input.resize: found 'squash'"),
     "crop and stretch": (lambda raw: raw["input"].update(crop_fraction=0.9), "crop_fraction is only for"),
     "default score": (lambda raw: raw["default"].update(score="odin"), "default.score odin is not in scores"),
@@ -81,9 +118,10 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_bundle_that_breaks_its_contract_is_refused(bundle_folder: BundleFolder, case: str) -> None:
+def test_a_bundle_that_breaks_its_contract_is_refused(models: Path, case: str) -> None:
     """Each breach of the contract is refused, and the message names the file and what is wrong with it."""
     change, message = WRONG[case]
+    bundle_folder = make_bundle(models, all_scores=True)
     bundle_folder.rewrite(change)
     with pytest.raises(BundleError, match=message) as caught:
         load_bundle(bundle_folder.folder)

@@ -77,7 +77,8 @@ def test_inspect_shows_what_is_in_a_bundle(capsys, monkeypatch, bundle_folder: B
         "3: red, green, blue",
         "model.onnx",
         "confidence_preprocessed, epsilon 0.25, reference of 100 images",
-        "misclassified: above 0.500000 (+0.0000), rejects 10.00%, detection error 20.00%, n = 100: made up",
+        "misclassified: above 0.500000 (+0.0000), rejects 10.00% (4.00% to 18.00%), detection error 20.00%",
+        "n = 100: made up",
         "accuracy 1.0000 on colours test (n = 300)",
     ):
         assert words in out

@@ -11,7 +11,9 @@ from service.gate import (
     accept,
     histogram,
     log_odds_of_max,
+    log_sum_exp,
     score_images,
+    shown,
     sigmoid,
     softmax,
 )
@@ -71,6 +73,24 @@ def test_scores_come_from_their_own_outputs() -> None:
     assert score_images("max_softmax", outputs).tolist() == [2.0]
     assert score_images("odin", outputs, 3.0).tolist() == [2.0]
     assert score_images("confidence", outputs).dtype == np.float64
+
+
+def test_energy_and_largest_logit_by_hand() -> None:
+    """Energy is log Σ exp of the logits, also where exp overflows; max_logit is the largest of them."""
+    logits = np.array([[1.0, 2.0, 3.0], [1000.0, 1000.0, -1000.0]], np.float32)
+    expected = [math.log(math.exp(1) + math.exp(2) + math.exp(3)), 1000 + math.log(2)]
+    assert log_sum_exp(logits) == pytest.approx(expected, rel=1e-12)
+    assert score_images("energy", {"logits": logits}).tolist() == log_sum_exp(logits).tolist()
+    assert score_images("max_logit", {"logits": logits}).tolist() == [3.0, 1000.0]
+
+
+def test_relative_scores_are_shown_about_their_median() -> None:
+    """Energies of 10 to 20, whose plain sigmoids are all 1, are told apart in what is shown and in the histogram."""
+    energies = np.array([10.0, 15.0, 20.0])
+    scale = 5 / math.log(3)  # quartiles at 10 and 20
+    assert shown(energies, 15.0, scale) == pytest.approx([0.25, 0.5, 0.75], rel=1e-12)
+    assert np.count_nonzero(histogram(energies, 15.0, scale)) == 3
+    assert np.count_nonzero(histogram(energies)) == 2
 
 
 def test_histogram_counts_as_prometheus_does() -> None:

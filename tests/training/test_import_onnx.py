@@ -87,7 +87,8 @@ def test_imported_model_answers_as_the_original(tmp_path, photos, layout, ends_i
     )
     assert done.returncode == 0, done.stderr
     bundle = load_bundle(target)
-    assert set(bundle.manifest.scores) == {"max_softmax", "odin"}
+    assert set(bundle.manifest.scores) == {"max_softmax", "energy", "max_logit", "typicality", "odin"}
+    assert set(bundle.manifest.scores["typicality"].typicality.components) == {"max_softmax", "energy"}
     assert bundle.manifest.default.score == "max_softmax"
     image = np.random.default_rng(5).integers(0, 256, (4, SIDE, SIDE, 3), dtype=np.uint8)
     answer = softmax(open_session(bundle, "forward", "cpu").run(image)["logits"])
@@ -129,4 +130,4 @@ def test_an_operator_without_a_derivative_leaves_out_odin(tmp_path, photos):
     assert done.returncode == 0, done.stderr
     assert "no ODIN graph" in done.stdout
     assert "Sinh" in done.stdout
-    assert set(load_bundle(target).manifest.scores) == {"max_softmax"}
+    assert set(load_bundle(target).manifest.scores) == {"max_softmax", "energy", "max_logit", "typicality"}

@@ -15,6 +15,7 @@ from training.preprocessing import (
     ODIN_TEMPERATURE,
     check_perturbed_parity,
     choose_epsilon,
+    choose_epsilon_outside,
     perturbed_graph,
     preprocessed_score,
 )
@@ -81,4 +82,23 @@ def test_chosen_epsilon_has_the_least_detection_error_of_the_grid(branch, images
     for epsilon in EPSILONS:
         values = score_images(score, run_graph(session, images, epsilon=epsilon), ODIN_TEMPERATURE)
         errors[epsilon] = detection_error(values[right], values[~right]).detection_error
+    assert errors[chosen] == min(errors.values())
+
+
+@pytest.mark.parametrize("branch", [True, False])
+def test_epsilon_chosen_on_outside_images_has_the_least_detection_error(branch, images):
+    """No ε of the grid separates the images from those of two other sets together better than the chosen one."""
+    network = network_with(branch)
+    session = open_graph(perturbed_graph(export_network(network, MEAN, STD, 16)))
+    random = np.random.default_rng(1)
+    outside = [random.integers(0, high, (20, 16, 16, 3), dtype=np.uint8) for high in (60, 200)]
+    score = preprocessed_score(network)
+    chosen = choose_epsilon_outside(session, score, images, outside)
+    errors = {}
+    for epsilon in EPSILONS:
+        inside, *others = (
+            score_images(score, run_graph(session, part, epsilon=epsilon), ODIN_TEMPERATURE)
+            for part in (images, *outside)
+        )
+        errors[epsilon] = detection_error(inside, np.concatenate(others)).detection_error
     assert errors[chosen] == min(errors.values())
