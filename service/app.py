@@ -16,6 +16,8 @@ from service import api, oip
 from service.cpus import usable_cpus
 from service.edge import Edge, Lifecycle, context_of
 from service.errors import RequestError, StartError
+from service.guard import Guard
+from service.keys import Gatekeeper
 from service.metrics import Metrics
 from service.openapi import openapi_of
 from service.predictor import Predictor
@@ -29,7 +31,7 @@ MAX_DECODE_THREADS = 8
 
 def create_app(settings: Settings, open_session: SessionOpener = open_session) -> FastAPI:
     """The whole service; its models are loaded when it starts, and `app.state` holds its parts."""
-    lifecycle, metrics = Lifecycle(), Metrics()
+    lifecycle, metrics, gatekeeper = Lifecycle(), Metrics(), Gatekeeper(settings)
     registry = Registry(settings, metrics, open_session)
     decoders = ThreadPoolExecutor(
         settings.decode_threads or min(usable_cpus(), MAX_DECODE_THREADS), thread_name_prefix="decode"
@@ -63,6 +65,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     app.state.settings = settings
     app.state.lifecycle = lifecycle
     app.state.metrics = metrics
+    app.state.gatekeeper = gatekeeper
     app.state.registry = registry
     app.state.predictor = predictor
     # First, for the router tries its routes in their order.
@@ -70,6 +73,8 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     app.include_router(api.router)
     app.include_router(oip.router)
     app.add_api_route("/metrics", scrape, include_in_schema=False)
+    # Starlette runs the one added last first: the guard stands inside the edge.
+    app.add_middleware(Guard, gatekeeper=gatekeeper, metrics=metrics)
     app.add_middleware(Edge, lifecycle=lifecycle, access_log=settings.access_log)
     app.add_exception_handler(RequestError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_route)

@@ -7,6 +7,8 @@ ConfgateError
 │   └── DeviceError              the device that was asked for cannot be had
 └── RequestError                 one request cannot be answered; the service goes on
     ├── MalformedRequest     400 the request cannot be read, or asks for something that does not exist
+    ├── Unauthorised         401 no API key, or one that is not known
+    ├── Forbidden            403 a key that may not do this
     ├── UnknownModel         404 no such model or version is loaded
     ├── BodyTimeout          408 the body came too slowly, or never came whole
     ├── TooLarge             413 too many bytes, pixels, images or parts
@@ -61,6 +63,12 @@ class RequestError(ConfgateError):
 
 
 class MalformedRequest(RequestError): ...
+
+
+class Unauthorised(RequestError): ...
+
+
+class Forbidden(RequestError): ...
 
 
 class UnknownModel(RequestError): ...

@@ -191,6 +191,7 @@ class Metrics:
         self.model_ready = gauge("model_ready", "1 while this version is served.", *MODEL)
         self.load_seconds = gauge("model_load_seconds", "Time to verify, open and warm up.", *MODEL)
         self.load_failures = counter("model_load_failures", "Bundles that were refused.", "model")
+        self.refused_keys = counter("unauthorised_requests", "Requests without a key, or with an unknown one.")
         registry.register(_ScoreCollector(lambda: list(self._served.values())))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)

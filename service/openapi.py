@@ -16,6 +16,10 @@ from service.schemas import PredictRequest, PredictResponse, ProblemResponse
 from service.settings import Settings
 
 SCHEMAS: tuple[type[BaseModel], ...] = (PredictRequest, PredictResponse, ProblemResponse)
+SECURITY_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer KEY"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
 BINARY = {"type": "string", "format": "binary"}
 
 
@@ -29,6 +33,9 @@ def openapi_of(app: FastAPI, settings: Settings) -> Callable[[], dict[str, Any]]
                 [(model, "serialization") for model in SCHEMAS], ref_template="#/components/schemas/{model}"
             )
             schema["components"]["schemas"] |= definitions["$defs"]
+            schema["components"]["securitySchemes"] = SECURITY_SCHEMES
+            # {} is "none": whether a key is needed depends on where the service listens.
+            schema["security"] = [{}, *({name: []} for name in SECURITY_SCHEMES)]
             schema["paths"] = {"/v1/predict": {"post": _predict(settings)}, **schema["paths"]}
             app.openapi_schema = schema
         return app.openapi_schema

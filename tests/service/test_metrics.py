@@ -40,6 +40,7 @@ EXPORTED = {
     "confgate_model_ready": {"model", "version"},
     "confgate_model_load_seconds": {"model", "version"},
     "confgate_model_load_failures_total": {"model"},
+    "confgate_unauthorised_requests_total": set(),
     "process_resident_memory_bytes": set(),
 }
 
