@@ -14,8 +14,9 @@ from service.preprocess import MEDIA_TYPES
 from service.problems import PROBLEMS
 from service.schemas import PredictRequest, PredictResponse, ProblemResponse
 from service.settings import Settings
+from service.thresholds import GateChange
 
-SCHEMAS: tuple[type[BaseModel], ...] = (PredictRequest, PredictResponse, ProblemResponse)
+SCHEMAS: tuple[type[BaseModel], ...] = (PredictRequest, PredictResponse, ProblemResponse, GateChange)
 SECURITY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer KEY"},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},

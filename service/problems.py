@@ -32,6 +32,7 @@ PROBLEMS: dict[type[errors.RequestError], Problem] = {
     errors.InvalidImage: Problem(422, "invalid-image", "The image cannot be decoded"),
     errors.QueueFull: Problem(429, "queue-full", "Too much is waiting already"),
     errors.InferenceFailed: Problem(500, "inference-failed", "The model failed"),
+    errors.StateNotSaved: Problem(500, "state-not-saved", "The change could not be saved"),
     errors.NotReady: Problem(503, "not-ready", "The service is not taking requests"),
     errors.DeadlineExceeded: Problem(504, "deadline-exceeded", "The answer would come too late"),
 }

@@ -36,6 +36,9 @@ class Settings(BaseSettings):
     default_model: str | None = Field(
         None, description="Model for requests that name none; the first by name unless given."
     )
+    state: Path | None = Field(
+        None, description="Folder that keeps the thresholds an operator sets; without one a restart forgets them."
+    )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
     published_on: str | None = Field(

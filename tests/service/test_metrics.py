@@ -40,6 +40,8 @@ EXPORTED = {
     "confgate_model_ready": {"model", "version"},
     "confgate_model_load_seconds": {"model", "version"},
     "confgate_model_load_failures_total": {"model"},
+    "confgate_policy_expected_rejection_margin": {"model", "version", "policy", "score"},
+    "confgate_gate_ignored": {"model", "version"},
     "confgate_unauthorised_requests_total": set(),
     "process_resident_memory_bytes": set(),
 }
