@@ -60,7 +60,7 @@ class PredictEndpoint:
             model, gate = self._choose(ask)
             labels = model.metrics.labels
             context.log |= {"model": labels[0], "version": model.manifest.version}
-            decisions = await self._decide(ask, model, gate, receive)
+            decisions = await self._decide(ask, model, gate, receive, context.request_id)
             answers = [answer(model, gate, ask, decision) for decision in decisions]
             rejected = sum(isinstance(item, Decision) and not item.accepted for item in decisions)
             context.log |= {"images": len(answers), "rejected": rejected, "policy": gate.policy}
@@ -89,7 +89,7 @@ class PredictEndpoint:
         return model, model.choose_gate(ask.score, ask.policy, ask.preprocess)
 
     async def _decide(
-        self, ask: Ask, model: Model, gate: Gate, receive: Receive
+        self, ask: Ask, model: Model, gate: Gate, receive: Receive, request_id: str
     ) -> list[Decision | errors.RequestError]:
         """Reads the images and has them decided, each in its time."""
         images: list[bytes | errors.RequestError] | None = None
@@ -99,7 +99,13 @@ class PredictEndpoint:
                 limit.reschedule(ask.deadline)
                 with HangUpWatch(receive):
                     return await self._predictor.predict(
-                        model, gate, images, preprocess=ask.preprocess, partial=ask.partial, deadline=ask.deadline
+                        model,
+                        gate,
+                        images,
+                        preprocess=ask.preprocess,
+                        partial=ask.partial,
+                        deadline=ask.deadline,
+                        request_id=request_id,
                     )
         except TimeoutError:
             if images is None:

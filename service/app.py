@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from service import admin, api, oip
+from service.capture import Capture
 from service.cpus import usable_cpus
 from service.edge import Edge, Lifecycle, context_of
 from service.errors import MalformedRequest, RequestError, StartError
@@ -40,7 +41,8 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     decoders = ThreadPoolExecutor(
         settings.decode_threads or min(usable_cpus(), MAX_DECODE_THREADS), thread_name_prefix="decode"
     )
-    predictor = Predictor(decoders, settings.max_pixels)
+    capture = Capture(settings, metrics) if settings.capture_dir is not None else None
+    predictor = Predictor(decoders, settings.max_pixels, capture.offer if capture is not None else None)
 
     endpoint = api.PredictEndpoint(settings, lifecycle, registry, predictor, metrics)
 
@@ -55,11 +57,15 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
         for versions in registry.table.values():
             for model in versions.values():
                 endpoint.expect(model.metrics.labels)
+        if capture is not None:
+            capture.start()
         lifecycle.ready = True
         yield
         lifecycle.ready = False
         await asyncio.to_thread(registry.close)
         decoders.shutdown()
+        if capture is not None:
+            await asyncio.to_thread(capture.close)
 
     app = FastAPI(
         title="confgate",

@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from service.errors import Forbidden, StateNotSaved
 from service.gate import ScoreName
 from service.preprocess import MEDIA_TYPES
 from service.problems import PROBLEMS
@@ -21,6 +22,7 @@ SECURITY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer KEY"},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
+OF_PREDICT = [problem for kind, problem in PROBLEMS.items() if kind not in (Forbidden, StateNotSaved)]
 BINARY = {"type": "string", "format": "binary"}
 
 
@@ -73,7 +75,7 @@ def _predict(settings: Settings) -> dict[str, Any]:
                 "headers": {"X-Request-Id": {"schema": {"type": "string"}}},
                 "content": {"application/json": {"schema": _ref(PredictResponse)}},
             },
-            **{str(status): _problem(status) for status in sorted({p.status for p in PROBLEMS.values()})},
+            **{str(status): _problem(status) for status in sorted({problem.status for problem in OF_PREDICT})},
         },
     }
 
@@ -83,7 +85,7 @@ def _ref(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _problem(status: int) -> dict[str, Any]:
-    titles = "; ".join(problem.title for problem in PROBLEMS.values() if problem.status == status)
+    titles = "; ".join(problem.title for problem in OF_PREDICT if problem.status == status)
     response: dict[str, Any] = {
         "description": titles or HTTPStatus(status).phrase,
         "content": {"application/problem+json": {"schema": _ref(ProblemResponse)}},

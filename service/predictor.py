@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -107,11 +107,16 @@ class Model:
         return score
 
 
+# Hears of each refused image: model, gate, the encoded image, what was read of it, and the request's id.
+OnRefused = Callable[[Model, Gate, bytes, Reading, str], None]
+
+
 class Predictor:
     """Answers requests with the threads that decode, and the queues of the models."""
 
-    def __init__(self, decoders: Executor, max_pixels: int) -> None:
+    def __init__(self, decoders: Executor, max_pixels: int, on_refused: OnRefused | None = None) -> None:
         self._decoders = decoders
+        self._on_refused = on_refused
         self._max_pixels = max_pixels
 
     async def predict(
@@ -123,6 +128,7 @@ class Predictor:
         preprocess: bool,
         partial: bool,
         deadline: float,
+        request_id: str = "",
     ) -> list[Decision | RequestError]:
         """One decision for each image. A bad image fails the request, or with `partial` only itself."""
         queue = model.queues["perturbed" if preprocess or gate.score in PREPROCESSED_SCORES else "forward"]
@@ -139,7 +145,13 @@ class Predictor:
                 reading.index = index
                 if not partial:
                     raise reading
-        return [item if isinstance(item, RequestError) else self._decide(model, gate, item) for item in readings]
+        decisions = [item if isinstance(item, RequestError) else self._decide(model, gate, item) for item in readings]
+        if self._on_refused is not None:
+            for image, decision in zip(images, decisions, strict=True):
+                if isinstance(decision, Decision) and not decision.accepted:
+                    assert not isinstance(image, RequestError)  # those have no decision
+                    self._on_refused(model, gate, image, decision.reading, request_id)
+        return decisions
 
     def _decode(
         self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], place: int, encoded: bytes

@@ -57,6 +57,18 @@ class Settings(BaseSettings):
     decode_threads: int = Field(
         0, ge=0, le=256, description="Threads that decode images; 0 means one per usable CPU, at most 8."
     )
+    capture_dir: Path | None = Field(
+        None, description="Folder that keeps a sample of the refused images; without one no image is ever kept."
+    )
+    capture_rate: float = Field(
+        0.1, gt=0, le=1, description="Share of the refused images that are kept, if there is a folder for them."
+    )
+    capture_max_mb: int = Field(500, ge=1, le=1_000_000, description="Most megabytes kept; the oldest go first.")
+    capture_max_images: int = Field(10_000, ge=1, le=10_000_000, description="Most images kept; the oldest go first.")
+    capture_days: float = Field(30.0, gt=0, le=3650, description="Days after which a kept image is deleted.")
+    capture_side: int = Field(
+        256, ge=8, le=4096, description="Longest side, in pixels, at which an image is kept; larger ones are shrunk."
+    )
     max_batch: int = Field(32, ge=1, le=4096, description="Most images in one inference batch.")
     max_queue_images: int = Field(
         512, ge=1, le=1_000_000, description="Most images that wait in one queue; beyond that requests get 429."
