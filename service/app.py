@@ -37,6 +37,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     """The whole service; its models are loaded when it starts, and `app.state` holds its parts."""
     lifecycle, metrics, gatekeeper = Lifecycle(), Metrics(), Gatekeeper(settings)
     thresholds = Thresholds(StateFile(settings.state) if settings.state is not None else None)
+    metrics.in_flight.set_function(lambda: lifecycle.in_flight)
     registry = Registry(settings, metrics, open_session, thresholds)
     decoders = ThreadPoolExecutor(
         settings.decode_threads or min(usable_cpus(), MAX_DECODE_THREADS), thread_name_prefix="decode"

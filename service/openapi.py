@@ -11,6 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from service.errors import Forbidden, StateNotSaved
 from service.gate import ScoreName
+from service.guard import PUBLIC_PATHS
 from service.preprocess import MEDIA_TYPES
 from service.problems import PROBLEMS
 from service.schemas import PredictRequest, PredictResponse, ProblemResponse
@@ -40,10 +41,27 @@ def openapi_of(app: FastAPI, settings: Settings) -> Callable[[], dict[str, Any]]
             # {} is "none": whether a key is needed depends on where the service listens.
             schema["security"] = [{}, *({name: []} for name in SECURITY_SCHEMES)]
             schema["paths"] = {"/v1/predict": {"post": _predict(settings)}, **schema["paths"]}
+            _describe_refusals(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
     return document
+
+
+def _describe_refusals(schema: dict[str, Any]) -> None:
+    """What FastAPI cannot know: the guard's 401, and that a wrong parameter is our 400 and not its own 422."""
+    for path, operations in schema["paths"].items():
+        for operation in operations.values():
+            responses = operation["responses"]
+            if "HTTPValidationError" in str(responses.get("422")):
+                del responses["422"]
+                responses.setdefault("400", _problem(HTTPStatus.BAD_REQUEST))
+            if path in PUBLIC_PATHS:
+                operation["security"] = []
+            else:
+                responses.setdefault("401", _problem(HTTPStatus.UNAUTHORIZED))
+    for name in ("HTTPValidationError", "ValidationError"):
+        schema["components"]["schemas"].pop(name, None)
 
 
 def _predict(settings: Settings) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import io
 import json
 import os
-import queue
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from service import capture
 from service.capture import Capture
 from service.errors import SettingsError
 from service.metrics import Metrics
@@ -152,14 +153,21 @@ def test_images_are_kept_by_lot(models: Path, kept: Path) -> None:
 
 def test_a_full_queue_drops_and_never_waits(keeping: HeldService, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the disk hangs, requests are answered as ever; what does not fit the queue is counted as dropped."""
-    held = queue.Queue[None]()
-    monkeypatch.setattr("service.capture.shrink", lambda *_: held.get(timeout=60))
-    monkeypatch.setattr("service.capture.MAX_WAITING_BYTES", 10 * len(grey(0)))
+    disk_works = threading.Event()
+    real = capture.shrink
+
+    def hang(*arguments: Any) -> Any:
+        assert disk_works.wait(60)
+        return real(*arguments)
+
+    monkeypatch.setattr(capture, "shrink", hang)
+    monkeypatch.setattr(capture, "MAX_WAITING_BYTES", 10 * len(grey(0)))
     for level in range(30):
         send(keeping, grey(level))
-    assert counted(keeping, "capture_dropped_total", reason="queue_full") >= 15
-    for _ in range(30):
-        held.put(None)
+    dropped = counted(keeping, "capture_dropped_total", reason="queue_full")
+    disk_works.set()
+    assert dropped >= 15
+    wait_until_kept(keeping, 30 - int(dropped))
 
 
 def test_a_broken_disk_costs_captures_and_nothing_else(

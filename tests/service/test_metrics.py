@@ -42,6 +42,7 @@ EXPORTED = {
     "confgate_model_load_failures_total": {"model"},
     "confgate_policy_expected_rejection_margin": {"model", "version", "policy", "score"},
     "confgate_gate_ignored": {"model", "version"},
+    "confgate_requests_in_flight": set(),
     "confgate_captured_images_total": {"model", "version"},
     "confgate_capture_dropped_total": {"reason"},
     "confgate_capture_images": set(),
