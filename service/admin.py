@@ -10,14 +10,13 @@ from service.errors import MalformedRequest, TooLarge, UnknownModel
 from service.keys import Caller, require_admin
 from service.predictor import Model
 from service.registry import Registry
-from service.schemas import GateHistory, GateInfo
+from service.schemas import PROBLEM, GateHistory, GateInfo
 from service.state import MAX_HISTORY
 from service.thresholds import GateChange, Thresholds
 from service.views import gate_info
 
 GATE = "/models/{model}/versions/{version}/gate"
 MAX_BODY_BYTES = 10_000
-PROBLEM = {"content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemResponse"}}}}
 REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"description": "Malformed.", **PROBLEM},
     401: {"description": "No key, or an unknown one.", **PROBLEM},

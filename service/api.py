@@ -18,7 +18,7 @@ from service.metrics import Metrics, RequestMetrics
 from service.predictor import Decision, Gate, Model, Predictor
 from service.problems import error_response, problem_body, problem_of
 from service.registry import Registry
-from service.schemas import ModelInfo, ModelsResponse, ProblemResponse
+from service.schemas import PROBLEM, ModelInfo, ModelsResponse
 from service.settings import Settings
 from service.views import model_info
 
@@ -158,7 +158,7 @@ async def list_models(request: Request) -> ModelsResponse:
     return ModelsResponse(default_model=registry.default_name, models=models)
 
 
-@router.get("/models/{model}", responses={404: {"model": ProblemResponse, "description": "Not loaded."}})
+@router.get("/models/{model}", responses={404: {"description": "Not loaded.", **PROBLEM}})
 async def show_model(request: Request, model: str) -> ModelInfo:
     """One model with all its served versions."""
     registry: Registry = request.app.state.registry

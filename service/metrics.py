@@ -234,7 +234,7 @@ class Metrics:
         self.model_ready = gauge("model_ready", "1 while this version is served.", *MODEL)
         self.load_seconds = gauge("model_load_seconds", "Time to verify, open and warm up.", *MODEL)
         self.load_failures = counter("model_load_failures", "Bundles that were refused.", "model")
-        self.in_flight = gauge("requests_in_flight", "Requests that are being read, computed or answered.")
+        self.in_flight = gauge("requests_in_flight", "Requests being answered, this scrape among them.")
         self.captured = counter("captured_images", "Refused images that were kept.", *MODEL)
         self.capture_dropped = counter("capture_dropped", "Refused images that were to be kept and were not.", "reason")
         self.capture_images = gauge("capture_images", "Images in the capture folder.")

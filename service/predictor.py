@@ -107,8 +107,8 @@ class Model:
         return score
 
 
-# Hears of each refused image: model, gate, the encoded image, what was read of it, and the request's id.
-OnRefused = Callable[[Model, Gate, bytes, Reading, str], None]
+# Hears of each refused image: model, gate, the image as it came, what was read of it, and the request's id.
+OnRefused = Callable[[Model, Gate, bytes | Pixels, Reading, str], None]
 
 
 class Predictor:

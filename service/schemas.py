@@ -1,6 +1,6 @@
 """What the /v1 routes answer, as OpenAPI shows it."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
@@ -16,6 +16,10 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+# An error in the document of a route; FastAPI would call its type application/json.
+PROBLEM: dict[str, Any] = {
+    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemResponse"}}}
+}
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

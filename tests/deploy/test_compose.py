@@ -100,6 +100,13 @@ def test_keys_come_as_a_file() -> None:
     assert Gatekeeper(Settings(api_keys_file=file)).keys.callers == []
 
 
+def test_what_operators_set_survives_the_container() -> None:
+    """The state folder is a volume, on a folder of the image that the service's user owns."""
+    folder = SERVICES["confgate"]["environment"]["CONFGATE_STATE"]
+    assert f"state:{folder}" in SERVICES["confgate"]["volumes"]
+    assert re.search(rf"install --directory --owner confgate --group confgate --mode 700 {folder}$", DOCKERFILE, re.M)
+
+
 def test_docker_waits_for_the_drain() -> None:
     """Docker kills the service later than the service gives up on requests in flight."""
     grace = SERVICES["confgate"]["stop_grace_period"]

@@ -203,7 +203,7 @@ def test_a_restart_goes_on_where_it_was(models: Path, kept: Path) -> None:
         (folder / name).write_bytes(b"somebody's own")
     second = HeldService(models, capture_dir=kept, **KEPT)
     wait_for(lambda: counted(second, "capture_images") == 1)
-    send(second, grey(3))
+    send(second, pictures[2].read_bytes())  # kept already
     send(second, BLUE)
     send(second, grey(9))
     wait_until_kept(second, 1)
