@@ -178,8 +178,8 @@ class Capture:
         _write(stem.with_suffix(".png"), png)
         _write(stem.with_suffix(".json"), record)  # last: a picture without its record does not count
         self._add(stem, Kept(time.time(), len(png) + len(record)))
-        self._metrics.captured.labels(refused.model, str(refused.version)).inc()
         self._clean()
+        self._metrics.captured.labels(refused.model, str(refused.version)).inc()
 
     def _find_kept(self) -> None:
         """What an earlier process left: whole pairs count, halves are removed."""

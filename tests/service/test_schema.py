@@ -22,10 +22,16 @@ schemathesis.serializer.alias(sorted(MEDIA_TYPES), "application/octet-stream")
 OPS, OPS_LINE = new_key("ops", "admin")
 SCHEMA = schemathesis.openapi.from_dict(create_app(Settings()).openapi())
 load_all_checks()
+
+
+def never_its_fault(_context: object, response: schemathesis.Response, _case: schemathesis.Case) -> None:
+    """Like schemathesis' own, but a deadline of 1 ms, which the document allows, may be missed."""
+    assert response.status_code < 500 or response.status_code == 504, response.text
+
+
 # Not positive_data_acceptance: a schema cannot say which bytes are an image, or which models are loaded.
 CHECKED = CHECKS.get_by_names(
     [
-        "not_a_server_error",
         "status_code_conformance",
         "content_type_conformance",
         "response_headers_conformance",
@@ -34,6 +40,7 @@ CHECKED = CHECKS.get_by_names(
         "unsupported_method",
     ]
 )
+CHECKED.append(never_its_fault)
 
 
 @pytest.fixture(scope="module")
