@@ -25,7 +25,7 @@ from PIL import Image
 from pydantic_core import to_json
 
 from service.errors import RequestError, SettingsError
-from service.metrics import Metrics
+from service.metrics import CAPTURE_DROPS, Metrics
 from service.predictor import Gate, Model, Reading
 from service.preprocess import Pixels, shrink
 from service.settings import Settings
@@ -37,7 +37,6 @@ MAX_WAITING_IMAGES = 64
 MAX_WAITING_BYTES = 64_000_000
 SECONDS_BETWEEN_CLEANINGS = 600.0
 SECONDS_TO_FINISH = 5.0
-REASONS = ("queue_full", "duplicate", "error")
 # Files of our own; anything else in the folder is somebody's, and is left alone.
 OURS = re.compile(r"\.?[0-9a-f]{32}\.(png|json)(\.part)?")
 
@@ -68,7 +67,7 @@ class Capture:
         self._max_bytes, self._max_images = settings.capture_max_mb * 1_000_000, settings.capture_max_images
         self._seconds = settings.capture_days * 86_400
         self._metrics = metrics
-        self._dropped = {reason: metrics.capture_dropped.labels(reason) for reason in REASONS}
+        self._dropped = {reason: metrics.capture_dropped.labels(reason) for reason in CAPTURE_DROPS}
         self._queue: queue.Queue[Refused | None] = queue.Queue(MAX_WAITING_IMAGES)
         self._waiting_bytes = 0
         self._lock = threading.Lock()

@@ -19,6 +19,7 @@ DURATIONS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MAX_LABELLED_CLASSES = 100
 CUSTOM = "custom"  # the policy of a threshold that an operator has set
+CAPTURE_DROPS = ("queue_full", "duplicate", "error")
 OUTCOMES = ("ok", "invalid", "shed", "timeout", "cancelled", "error")
 
 
@@ -51,6 +52,7 @@ class ModelMetrics:
         self.accepted = metrics.predictions.labels(*self.labels, "accepted")
         self.rejected = metrics.predictions.labels(*self.labels, "rejected")
         self.decode = metrics.decode_seconds.labels(*self.labels)
+        metrics.captured.labels(*self.labels)  # so that it reads 0 and not nothing
         self.rejected_labels = (
             [metrics.rejections_by_label.labels(*self.labels, label) for label in manifest.labels]
             if len(manifest.labels) <= MAX_LABELLED_CLASSES
@@ -237,6 +239,8 @@ class Metrics:
         self.in_flight = gauge("requests_in_flight", "Requests being answered, this scrape among them.")
         self.captured = counter("captured_images", "Refused images that were kept.", *MODEL)
         self.capture_dropped = counter("capture_dropped", "Refused images that were to be kept and were not.", "reason")
+        for reason in CAPTURE_DROPS:
+            self.capture_dropped.labels(reason)
         self.capture_images = gauge("capture_images", "Images in the capture folder.")
         self.capture_bytes = gauge("capture_bytes", "Bytes in the capture folder.")
         self.refused_keys = counter("unauthorised_requests", "Requests without a key, or with an unknown one.")
