@@ -55,13 +55,21 @@ def _describe_refusals(schema: dict[str, Any]) -> None:
             responses = operation["responses"]
             if "HTTPValidationError" in str(responses.get("422")):
                 del responses["422"]
-                responses.setdefault("400", _problem(HTTPStatus.BAD_REQUEST))
+                responses.setdefault("400", _refusal(path, HTTPStatus.BAD_REQUEST))
             if path in PUBLIC_PATHS:
                 operation["security"] = []
             else:
-                responses.setdefault("401", _problem(HTTPStatus.UNAUTHORIZED))
+                responses.setdefault("401", _refusal(path, HTTPStatus.UNAUTHORIZED))
     for name in ("HTTPValidationError", "ValidationError"):
         schema["components"]["schemas"].pop(name, None)
+
+
+def _refusal(path: str, status: HTTPStatus) -> dict[str, Any]:
+    """An error in the form that `service.problems` gives it on this path."""
+    if not path.startswith("/v2"):
+        return _problem(status)
+    error = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+    return {"description": status.phrase, "content": {"application/json": {"schema": error}}}
 
 
 def _predict(settings: Settings) -> dict[str, Any]:

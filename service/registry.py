@@ -107,7 +107,7 @@ class Registry:
             },
         )
         override = self._thresholds.override_of(manifest)
-        model = Model(bundle, queues, gates_of(manifest), metrics, settings.device, device, override)
+        model = Model(bundle, queues, gates_of(manifest), metrics, settings.device, device, override=override)
         show(model)
         return model
 

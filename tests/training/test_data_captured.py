@@ -11,10 +11,11 @@ import pytest
 from service.bundle import Input
 from tests.conftest import Service, make_bundle, solid
 from tests.training.command_line import confgate_train, write_set
-from training.data import load_labelled, read_arrays
+from training.data import load_labelled, read_arrays, splits_for
 from training.data_folder import read_folder
 from training.data_import_captured import folder_name, import_captured
 from training.errors import DataError
+from training.recipe import Data
 
 LEVELS = (10, 60, 110, 160, 210)
 
@@ -94,6 +95,8 @@ def test_labels_in_the_table_and_moved_files_make_a_training_set(captures: Path,
     assert sorted(train.labels[150:].tolist()) == [0, 1, 2]
     assert test is not None
     assert np.array_equal(test.images, colours["x_test"])
+    splits = splits_for(Data(dataset="colours_captured", validation=20, calibration=20), tmp_path)
+    assert splits.sizes == {"train": 113, "validation": 20, "calibration": 20, "test": 30}
 
 
 def test_what_is_reviewed_can_be_trained_on(captures: Path, tmp_path: Path) -> None:
