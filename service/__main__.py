@@ -3,6 +3,7 @@
 confgate serve --models models --port 8000
 confgate predict cat.png dog.jpg
 confgate bundle inspect models/cifar10/1
+confgate keys new alice
 """
 
 import inspect
@@ -17,6 +18,7 @@ from service.app import create_app
 from service.bundle import Bundle, load_bundle
 from service.client import predict_files
 from service.errors import ConfgateError
+from service.keys import add_line, new_key
 from service.logs import configure_logs
 from service.server import DrainingServer
 from service.session import open_session
@@ -25,6 +27,8 @@ from service.settings import ENV_PREFIX, Settings, load_settings, unknown_variab
 app = typer.Typer(help="Image classification that says when it does not know.", no_args_is_help=True)
 bundles = typer.Typer(help="Look into a bundle folder (models/NAME/VERSION).", no_args_is_help=True)
 app.add_typer(bundles, name="bundle")
+keys = typer.Typer(help="Make API keys.", no_args_is_help=True)
+app.add_typer(keys, name="keys")
 
 WRONG_USE = 2
 
@@ -86,16 +90,38 @@ def predict(
     score: Annotated[str | None, typer.Option(help="Which score is compared with the threshold.")] = None,
     preprocess: Annotated[bool, typer.Option(help="Gate on the input-preprocessed score.")] = False,
     top_k: Annotated[int | None, typer.Option(help="Show only the k largest probabilities (--json).")] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(help="Your key, if the service asks for one.", envvar="CONFGATE_API_KEY", show_envvar=True),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The service's own answer, for programs.")] = False,
 ) -> None:
     """Ask a running service about image files."""
     query = {"model": model, "version": version, "policy": policy, "score": score, "top_k": top_k}
     if preprocess:
         query["preprocess"] = "true"
-    outcome = predict_files(url, files, query)
+    outcome = predict_files(url, files, query, api_key)
     typer.echo(outcome.json if as_json else outcome.table())
     if outcome.failed:
         raise typer.Exit(1)
+
+
+@keys.command("new")
+def make_key(
+    name: Annotated[str, typer.Argument(help="Whose key it is: this name is in the log of each request.")],
+    admin: Annotated[bool, typer.Option("--admin", help="A key that may also change things.")] = False,
+    file: Annotated[
+        Path | None, typer.Option(help="Add the key's line to this file (CONFGATE_API_KEYS_FILE).", dir_okay=False)
+    ] = None,
+) -> None:
+    """Make an API key. The key itself is on stdout, this once; the line to store for it is on stderr."""
+    key, line = new_key(name, "admin" if admin else "client")
+    if file is not None:
+        add_line(file, line)
+    typer.echo(f"The key of {name}, which is not shown again:", err=True)
+    typer.echo(key)
+    place = "The line to store for it in CONFGATE_API_KEYS_FILE" if file is None else f"Added to {file}"
+    typer.echo(f"{place}:\n{line}\nA service that runs reads it when it starts again.", err=True)
 
 
 @bundles.command("inspect")

@@ -18,7 +18,7 @@ from service.metrics import Metrics, RequestMetrics
 from service.predictor import Decision, Gate, Model, Predictor
 from service.problems import error_response, problem_body, problem_of
 from service.registry import Registry
-from service.schemas import ModelInfo, ModelsResponse, ProblemResponse
+from service.schemas import PROBLEM, ModelInfo, ModelsResponse
 from service.settings import Settings
 from service.views import model_info
 
@@ -60,7 +60,7 @@ class PredictEndpoint:
             model, gate = self._choose(ask)
             labels = model.metrics.labels
             context.log |= {"model": labels[0], "version": model.manifest.version}
-            decisions = await self._decide(ask, model, gate, receive)
+            decisions = await self._decide(ask, model, gate, receive, context.request_id)
             answers = [answer(model, gate, ask, decision) for decision in decisions]
             rejected = sum(isinstance(item, Decision) and not item.accepted for item in decisions)
             context.log |= {"images": len(answers), "rejected": rejected, "policy": gate.policy}
@@ -89,7 +89,7 @@ class PredictEndpoint:
         return model, model.choose_gate(ask.score, ask.policy, ask.preprocess)
 
     async def _decide(
-        self, ask: Ask, model: Model, gate: Gate, receive: Receive
+        self, ask: Ask, model: Model, gate: Gate, receive: Receive, request_id: str
     ) -> list[Decision | errors.RequestError]:
         """Reads the images and has them decided, each in its time."""
         images: list[bytes | errors.RequestError] | None = None
@@ -99,7 +99,13 @@ class PredictEndpoint:
                 limit.reschedule(ask.deadline)
                 with HangUpWatch(receive):
                     return await self._predictor.predict(
-                        model, gate, images, preprocess=ask.preprocess, partial=ask.partial, deadline=ask.deadline
+                        model,
+                        gate,
+                        images,
+                        preprocess=ask.preprocess,
+                        partial=ask.partial,
+                        deadline=ask.deadline,
+                        request_id=request_id,
                     )
         except TimeoutError:
             if images is None:
@@ -153,7 +159,7 @@ async def list_models(request: Request) -> ModelsResponse:
     return ModelsResponse(default_model=registry.default_name, models=models)
 
 
-@router.get("/models/{model}", responses={404: {"model": ProblemResponse, "description": "Not loaded."}})
+@router.get("/models/{model}", responses={404: {"description": "Not loaded.", **PROBLEM}})
 async def show_model(request: Request, model: str) -> ModelInfo:
     """One model with all its served versions."""
     registry: Registry = request.app.state.registry

@@ -8,14 +8,18 @@ from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from service import api, oip
+from service import admin, api, oip
+from service.capture import Capture
 from service.cpus import usable_cpus
 from service.edge import Edge, Lifecycle, context_of
-from service.errors import RequestError, StartError
+from service.errors import MalformedRequest, RequestError, StartError
+from service.guard import Guard
+from service.keys import Gatekeeper
 from service.metrics import Metrics
 from service.openapi import openapi_of
 from service.predictor import Predictor
@@ -23,18 +27,23 @@ from service.problems import INTERNAL, Problem, error_response, problem_response
 from service.registry import Registry
 from service.session import SessionOpener, open_session
 from service.settings import Settings
+from service.state import StateFile
+from service.thresholds import Thresholds
 
 MAX_DECODE_THREADS = 8
 
 
 def create_app(settings: Settings, open_session: SessionOpener = open_session) -> FastAPI:
     """The whole service; its models are loaded when it starts, and `app.state` holds its parts."""
-    lifecycle, metrics = Lifecycle(), Metrics()
-    registry = Registry(settings, metrics, open_session)
+    lifecycle, metrics, gatekeeper = Lifecycle(), Metrics(), Gatekeeper(settings)
+    thresholds = Thresholds(StateFile(settings.state) if settings.state is not None else None)
+    metrics.in_flight.set_function(lambda: lifecycle.in_flight)
+    registry = Registry(settings, metrics, open_session, thresholds)
     decoders = ThreadPoolExecutor(
         settings.decode_threads or min(usable_cpus(), MAX_DECODE_THREADS), thread_name_prefix="decode"
     )
-    predictor = Predictor(decoders, settings.max_pixels)
+    capture = Capture(settings, metrics) if settings.capture_dir is not None else None
+    predictor = Predictor(decoders, settings.max_pixels, capture.offer if capture is not None else None)
 
     endpoint = api.PredictEndpoint(settings, lifecycle, registry, predictor, metrics)
 
@@ -45,14 +54,19 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
         except StartError as error:
             lifecycle.start_error = str(error)
             raise
+        thresholds.report_unserved({(name, v) for name, versions in registry.table.items() for v in versions})
         for versions in registry.table.values():
             for model in versions.values():
                 endpoint.expect(model.metrics.labels)
+        if capture is not None:
+            capture.start()
         lifecycle.ready = True
         yield
         lifecycle.ready = False
         await asyncio.to_thread(registry.close)
         decoders.shutdown()
+        if capture is not None:
+            await asyncio.to_thread(capture.close)
 
     app = FastAPI(
         title="confgate",
@@ -63,15 +77,21 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     app.state.settings = settings
     app.state.lifecycle = lifecycle
     app.state.metrics = metrics
+    app.state.gatekeeper = gatekeeper
     app.state.registry = registry
+    app.state.thresholds = thresholds
     app.state.predictor = predictor
     # First, for the router tries its routes in their order.
     app.router.routes.insert(0, Route(api.ROUTE, endpoint, methods=["POST"], include_in_schema=False))
     app.include_router(api.router)
+    app.include_router(admin.router)
     app.include_router(oip.router)
     app.add_api_route("/metrics", scrape, include_in_schema=False)
+    # Starlette runs the one added last first: the guard stands inside the edge.
+    app.add_middleware(Guard, gatekeeper=gatekeeper, metrics=metrics)
     app.add_middleware(Edge, lifecycle=lifecycle, access_log=settings.access_log)
     app.add_exception_handler(RequestError, _refuse)
+    app.add_exception_handler(RequestValidationError, _refuse_invalid)
     app.add_exception_handler(HTTPException, _refuse_route)
     app.add_exception_handler(Exception, _apologise)
     app.openapi = openapi_of(app, settings)  # type: ignore[method-assign]  # FastAPI's documented way to extend it
@@ -87,6 +107,14 @@ def scrape(request: Request) -> Response:
 async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
     return error_response(error, request.url.path, context_of(request.scope).request_id)
+
+
+async def _refuse_invalid(request: Request, error: Exception) -> Response:
+    """FastAPI's own: a part of the path or of the query is not what it must be."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = " ".join(map(str, first["loc"]))
+    return await _refuse(request, MalformedRequest(f"{place}: {first['msg']}"))
 
 
 async def _refuse_route(request: Request, error: Exception) -> Response:

@@ -45,14 +45,14 @@ class Outcome:
         )
 
 
-def predict_files(url: str, files: Sequence[Path], query: Mapping[str, Any]) -> Outcome:
+def predict_files(url: str, files: Sequence[Path], query: Mapping[str, Any], api_key: str | None = None) -> Outcome:
     """Sends the files as one multipart request; a file that is no image is an error in its row."""
     asked = {name: str(value) for name, value in query.items() if value is not None}
     boundary = uuid.uuid4().hex
     request = urllib.request.Request(
         f"{url.rstrip('/')}/v1/predict?{urllib.parse.urlencode({**asked, 'partial': 'true'})}",
         data=_form(files, boundary),
-        headers={"Content-Type": f"multipart/form-data; boundary={boundary}"},
+        headers={"Content-Type": f"multipart/form-data; boundary={boundary}", **_credentials(api_key)},
         method="POST",
     )
     # Not through a proxy that the environment may name for the world outside: the service is near.
@@ -66,6 +66,14 @@ def predict_files(url: str, files: Sequence[Path], query: Mapping[str, Any]) -> 
     except (urllib.error.URLError, TimeoutError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise ClientError(f"no answer from {url}: {reason}. Is `confgate serve` running there?") from error
+
+
+def _credentials(api_key: str | None) -> dict[str, str]:
+    if api_key is None:
+        return {}
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise ClientError("the API key has characters that no key has: check that it was copied whole")
+    return {"Authorization": f"Bearer {api_key}"}
 
 
 def _form(files: Sequence[Path], boundary: str) -> bytes:

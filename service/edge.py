@@ -37,6 +37,8 @@ class Context:
     request_id: str
     started: float
     log: dict[str, Any] = field(default_factory=dict)
+    # Who asks (`service.keys.Caller`); None where nobody has to say.
+    caller: object = None
 
 
 def context_of(scope: Scope) -> Context:

@@ -4,9 +4,12 @@ ConfgateError
 ├── StartError                   stops the start, or refuses a reload, with a message for the operator
 │   ├── SettingsError            a setting has a value that is not allowed
 │   ├── BundleError              a bundle breaks its contract: file, field, found, expected
+│   ├── StateError               what operators have set cannot be read back
 │   └── DeviceError              the device that was asked for cannot be had
 └── RequestError                 one request cannot be answered; the service goes on
     ├── MalformedRequest     400 the request cannot be read, or asks for something that does not exist
+    ├── Unauthorised         401 no API key, or one that is not known
+    ├── Forbidden            403 a key that may not do this
     ├── UnknownModel         404 no such model or version is loaded
     ├── BodyTimeout          408 the body came too slowly, or never came whole
     ├── TooLarge             413 too many bytes, pixels, images or parts
@@ -14,6 +17,7 @@ ConfgateError
     ├── InvalidImage         422 the bytes are not an image that can be decoded
     ├── QueueFull            429 the queue has no room: try again after `retry_after` seconds
     ├── InferenceFailed      500 the model failed on this batch
+    ├── StateNotSaved        500 a change could not be kept, and was not made
     ├── NotReady             503 no model is loaded yet, or the service is shutting down
     └── DeadlineExceeded     504 the answer would come too late
 
@@ -33,6 +37,10 @@ class StartError(ConfgateError):
 
 class SettingsError(StartError):
     """A setting has a value that is not allowed."""
+
+
+class StateError(StartError):
+    """What operators have set cannot be read back."""
 
 
 class DeviceError(StartError):
@@ -63,6 +71,12 @@ class RequestError(ConfgateError):
 class MalformedRequest(RequestError): ...
 
 
+class Unauthorised(RequestError): ...
+
+
+class Forbidden(RequestError): ...
+
+
 class UnknownModel(RequestError): ...
 
 
@@ -85,6 +99,9 @@ class QueueFull(RequestError):
 
 
 class InferenceFailed(RequestError): ...
+
+
+class StateNotSaved(RequestError): ...
 
 
 class NotReady(RequestError): ...

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import warnings
 from datetime import UTC, datetime
 
 from pydantic_core import to_json
@@ -28,3 +29,6 @@ def configure_logs(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.captureWarnings(True)
+    # Pillow warns about each oddity of a damaged file: who sends one is told so, and could fill the log with these.
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")

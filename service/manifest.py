@@ -1,6 +1,7 @@
 """bundle.json, schema_version 1: everything inference must know, and nothing that it does not read."""
 
 import hashlib
+import math
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -186,6 +187,11 @@ class Score(Contract):
     def shown(self, values: npt.ArrayLike) -> Floats:
         """Unbounded values of this score as people see them, between 0 and 1."""
         return shown(values) if self.display is None else shown(values, self.display.location, self.display.scale)
+
+    def compared(self, threshold: float) -> float:
+        """A threshold as people see it, on the unbounded scale on which it is compared: the inverse of `shown`."""
+        log_odds = math.log(threshold) - math.log1p(-threshold)
+        return log_odds if self.display is None else self.display.location + self.display.scale * log_odds
 
 
 class Default(Contract):

@@ -18,6 +18,8 @@ MODEL = ("model", "version")
 DURATIONS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MAX_LABELLED_CLASSES = 100
+CUSTOM = "custom"  # the policy of a threshold that an operator has set
+CAPTURE_DROPS = ("queue_full", "duplicate", "error")
 OUTCOMES = ("ok", "invalid", "shed", "timeout", "cancelled", "error")
 
 
@@ -50,6 +52,7 @@ class ModelMetrics:
         self.accepted = metrics.predictions.labels(*self.labels, "accepted")
         self.rejected = metrics.predictions.labels(*self.labels, "rejected")
         self.decode = metrics.decode_seconds.labels(*self.labels)
+        metrics.captured.labels(*self.labels)  # so that it reads 0 and not nothing
         self.rejected_labels = (
             [metrics.rejections_by_label.labels(*self.labels, label) for label in manifest.labels]
             if len(manifest.labels) <= MAX_LABELLED_CLASSES
@@ -59,11 +62,14 @@ class ModelMetrics:
         for name, score in manifest.scores.items():
             for policy_name, policy in score.policies.items():
                 labels = (*self.labels, policy_name, name)
-                active = (manifest.default.score, manifest.default.policy) == (name, policy_name)
                 metrics.policy_threshold.labels(*labels).set(float(score.shown(policy.threshold)))
                 metrics.policy_expected.labels(*labels).set(policy.expected_rejection_rate)
                 metrics.policy_images.labels(*labels).set(policy.n)
-                metrics.policy_active.labels(*labels).set(active)
+                metrics.policy_margin.labels(*labels).set(0)
+        self._policies = [(score, policy) for score, item in manifest.scores.items() for policy in item.policies]
+        self.custom_score: ScoreName | None = None
+        self.custom_decisions = [0, 0]  # rejected, accepted
+        self.show_active(manifest.default.score, manifest.default.policy, False)
 
     def count_image(self, scores: Mapping[ScoreName, tuple[float, float]], class_id: int, accepted: bool) -> None:
         """One answered image: each score it was given (unbounded, shown), and what was answered."""
@@ -75,6 +81,37 @@ class ModelMetrics:
             self.rejected.inc()
             if self.rejected_labels:
                 self.rejected_labels[class_id].inc()
+
+    def count_custom(self, accepted: bool) -> None:
+        """What the operator's own threshold decides about an answered image."""
+        self.custom_decisions[accepted] += 1
+
+    def show_active(self, score: str, policy: str, ignored: bool) -> None:
+        """Which of the bundle's policies is in use, if it is one of them."""
+        for name, each in self._policies:
+            self._metrics.policy_active.labels(*self.labels, each, name).set((name, each) == (score, policy))
+        self._metrics.gate_ignored.labels(*self.labels).set(ignored)
+
+    def show_custom(self, score: ScoreName, threshold: float, expected: float, margin: float, n: int) -> None:
+        """An operator's own threshold is in use."""
+        self.drop_custom()
+        labels, metrics = (*self.labels, CUSTOM, score), self._metrics
+        metrics.policy_threshold.labels(*labels).set(threshold)
+        metrics.policy_expected.labels(*labels).set(expected)
+        metrics.policy_margin.labels(*labels).set(margin)
+        metrics.policy_images.labels(*labels).set(n)
+        metrics.policy_active.labels(*labels).set(1)
+        self.custom_score = score
+
+    def drop_custom(self) -> None:
+        """It is no longer in use. Its counts stay, so that they go on where they were when there is one again."""
+        if self.custom_score is None:
+            return
+        metrics = self._metrics
+        gauges = (metrics.policy_threshold, metrics.policy_expected, metrics.policy_margin)
+        for gauge in (*gauges, metrics.policy_images, metrics.policy_active):
+            gauge.remove(*self.labels, CUSTOM, self.custom_score)
+        self.custom_score = None
 
     def queue(self, graph: GraphName, limit: int, images: Callable[[], float]) -> "QueueMetrics":
         metrics, labels = self._metrics, (*self.labels, graph)
@@ -139,6 +176,10 @@ class _ScoreCollector(Collector):
                     rejected, accepted = sum(gaps[: rank + 1]), sum(gaps[rank + 1 :])
                     decisions.add_metric((*model.labels, policy, score, "accepted"), accepted)
                     decisions.add_metric((*model.labels, policy, score, "rejected"), rejected)
+            if model.custom_score is not None:
+                rejected, accepted = model.custom_decisions
+                decisions.add_metric((*model.labels, CUSTOM, model.custom_score, "accepted"), accepted)
+                decisions.add_metric((*model.labels, CUSTOM, model.custom_score, "rejected"), rejected)
         yield from (live, reference, decisions)
 
 
@@ -176,6 +217,10 @@ class Metrics:
         self.policy_expected = gauge(
             "policy_expected_rejection_rate", "Share of the calibration images that are rejected.", *policy
         )
+        self.policy_margin = gauge(
+            "policy_expected_rejection_margin", "How far off that may be: a custom threshold lies in a bucket.", *policy
+        )
+        self.gate_ignored = gauge("gate_ignored", "1 where what an operator set cannot be in force.", *MODEL)
         self.policy_images = gauge("policy_calibration_images", "Images the expectation rests on.", *policy)
         self.policy_active = gauge("policy_active", "1 where requests that name no policy use it.", *policy)
         self.request_seconds = histogram(
@@ -191,6 +236,14 @@ class Metrics:
         self.model_ready = gauge("model_ready", "1 while this version is served.", *MODEL)
         self.load_seconds = gauge("model_load_seconds", "Time to verify, open and warm up.", *MODEL)
         self.load_failures = counter("model_load_failures", "Bundles that were refused.", "model")
+        self.in_flight = gauge("requests_in_flight", "Requests being answered, this scrape among them.")
+        self.captured = counter("captured_images", "Refused images that were kept.", *MODEL)
+        self.capture_dropped = counter("capture_dropped", "Refused images that were to be kept and were not.", "reason")
+        for reason in CAPTURE_DROPS:
+            self.capture_dropped.labels(reason)
+        self.capture_images = gauge("capture_images", "Images in the capture folder.")
+        self.capture_bytes = gauge("capture_bytes", "Bytes in the capture folder.")
+        self.refused_keys = counter("unauthorised_requests", "Requests without a key, or with an unknown one.")
         registry.register(_ScoreCollector(lambda: list(self._served.values())))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)

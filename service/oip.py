@@ -7,13 +7,17 @@ from service.edge import Lifecycle
 router = APIRouter(prefix="/v2", tags=["v2"])
 
 
-@router.get("/health/live", responses={200: {"description": "The process runs."}})
+@router.get("/health/live", response_class=Response, responses={200: {"description": "The process runs."}})
 async def live() -> Response:
     """Whether the process runs at all; if not, restart it."""
     return Response(status_code=200)
 
 
-@router.get("/health/ready", responses={503: {"description": "Not now: still loading, or shutting down."}})
+@router.get(
+    "/health/ready",
+    response_class=Response,
+    responses={503: {"description": "Not now: still loading, or shutting down."}},
+)
 async def ready(request: Request) -> Response:
     """Whether requests should be sent here now."""
     lifecycle: Lifecycle = request.app.state.lifecycle

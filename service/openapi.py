@@ -9,13 +9,21 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from service.errors import Forbidden, StateNotSaved
 from service.gate import ScoreName
+from service.guard import PUBLIC_PATHS
 from service.preprocess import MEDIA_TYPES
 from service.problems import PROBLEMS
 from service.schemas import PredictRequest, PredictResponse, ProblemResponse
 from service.settings import Settings
+from service.thresholds import GateChange
 
-SCHEMAS: tuple[type[BaseModel], ...] = (PredictRequest, PredictResponse, ProblemResponse)
+SCHEMAS: tuple[type[BaseModel], ...] = (PredictRequest, PredictResponse, ProblemResponse, GateChange)
+SECURITY_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer KEY"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+OF_PREDICT = [problem for kind, problem in PROBLEMS.items() if kind not in (Forbidden, StateNotSaved)]
 BINARY = {"type": "string", "format": "binary"}
 
 
@@ -29,11 +37,39 @@ def openapi_of(app: FastAPI, settings: Settings) -> Callable[[], dict[str, Any]]
                 [(model, "serialization") for model in SCHEMAS], ref_template="#/components/schemas/{model}"
             )
             schema["components"]["schemas"] |= definitions["$defs"]
+            schema["components"]["securitySchemes"] = SECURITY_SCHEMES
+            # {} is "none": whether a key is needed depends on where the service listens.
+            schema["security"] = [{}, *({name: []} for name in SECURITY_SCHEMES)]
             schema["paths"] = {"/v1/predict": {"post": _predict(settings)}, **schema["paths"]}
+            _describe_refusals(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
     return document
+
+
+def _describe_refusals(schema: dict[str, Any]) -> None:
+    """What FastAPI cannot know: the guard's 401, and that a wrong parameter is our 400 and not its own 422."""
+    for path, operations in schema["paths"].items():
+        for operation in operations.values():
+            responses = operation["responses"]
+            if "HTTPValidationError" in str(responses.get("422")):
+                del responses["422"]
+                responses.setdefault("400", _refusal(path, HTTPStatus.BAD_REQUEST))
+            if path in PUBLIC_PATHS:
+                operation["security"] = []
+            else:
+                responses.setdefault("401", _refusal(path, HTTPStatus.UNAUTHORIZED))
+    for name in ("HTTPValidationError", "ValidationError"):
+        schema["components"]["schemas"].pop(name, None)
+
+
+def _refusal(path: str, status: HTTPStatus) -> dict[str, Any]:
+    """An error in the form that `service.problems` gives it on this path."""
+    if not path.startswith("/v2"):
+        return _problem(status)
+    error = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+    return {"description": status.phrase, "content": {"application/json": {"schema": error}}}
 
 
 def _predict(settings: Settings) -> dict[str, Any]:
@@ -65,7 +101,7 @@ def _predict(settings: Settings) -> dict[str, Any]:
                 "headers": {"X-Request-Id": {"schema": {"type": "string"}}},
                 "content": {"application/json": {"schema": _ref(PredictResponse)}},
             },
-            **{str(status): _problem(status) for status in sorted({p.status for p in PROBLEMS.values()})},
+            **{str(status): _problem(status) for status in sorted({problem.status for problem in OF_PREDICT})},
         },
     }
 
@@ -75,7 +111,7 @@ def _ref(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _problem(status: int) -> dict[str, Any]:
-    titles = "; ".join(problem.title for problem in PROBLEMS.values() if problem.status == status)
+    titles = "; ".join(problem.title for problem in OF_PREDICT if problem.status == status)
     response: dict[str, Any] = {
         "description": titles or HTTPStatus(status).phrase,
         "content": {"application/problem+json": {"schema": _ref(ProblemResponse)}},

@@ -2,16 +2,16 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from service.batcher import Batcher, Ticket
 from service.bundle import Bundle, GraphName, Manifest
 from service.errors import InferenceFailed, MalformedRequest, RequestError
 from service.gate import PREPROCESSED_SCORES, Outputs, ScoreName, accept, softmax
-from service.metrics import ModelMetrics
+from service.metrics import CUSTOM, ModelMetrics
 from service.preprocess import Pixels, decode
 from service.session import ActiveDevice, Device
 
@@ -40,6 +40,19 @@ class Decision(NamedTuple):
     accepted: bool
 
 
+@dataclass(slots=True)
+class GateOverride:
+    """What an operator has set instead of the bundle's default. `service.thresholds` assigns it, as a whole."""
+
+    gate: Gate | None = None
+    ignored: str | None = None  # why something that was set is not in force
+
+    @property
+    def custom(self) -> Gate | None:
+        gate = self.gate
+        return gate if gate is not None and gate.policy == CUSTOM else None
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """One served version of a bundle."""
@@ -50,23 +63,39 @@ class Model:
     metrics: ModelMetrics
     requested_device: Device
     device: ActiveDevice
+    override: GateOverride = field(default_factory=GateOverride)
 
     @property
     def manifest(self) -> Manifest:
         return self.bundle.manifest
 
-    def choose_gate(self, score: str | None, policy: str | None, preprocess: bool) -> Gate:
-        """The gate a request asks for; what it leaves open is the bundle's default."""
+    @property
+    def default_gate(self) -> Gate:
+        """What the bundle ships with."""
         default = self.manifest.default
+        return self.gates[default.score][default.policy]
+
+    @property
+    def active_gate(self) -> Gate:
+        """What decides for requests that name nothing else."""
+        return self.override.gate or self.default_gate
+
+    def choose_gate(self, score: str | None, policy: str | None, preprocess: bool) -> Gate:
+        """The gate a request asks for; what it leaves open is the operator's choice, or the bundle's default."""
+        active = self.active_gate
         preprocessed = self._preprocessed_score() if preprocess else None
-        score = score or preprocessed or default.score
-        policies = self.gates.get(score)  # type: ignore[call-overload]  # any string may be asked for
+        score = score or preprocessed or active.score
+        if score == active.score and policy in (None, active.policy):
+            return active
+        # Any string may be asked for.
+        policies: Mapping[str, Gate] | None = self.gates.get(score)  # type: ignore[call-overload]
         if policies is None:
             raise MalformedRequest(f"score {score!r} is unknown; this model has {', '.join(self.gates)}")
-        gate: Gate | None = policies.get(policy or default.policy)
-        if gate is None and policy is None:
-            # The default policy belongs to another score, and need not exist here.
-            gate = next(iter(policies.values()))
+        if policy is None:
+            # The policy in use belongs to another score, and need not exist here; nor need the bundle's default.
+            default = self.manifest.default.policy
+            return policies.get(active.policy) or policies.get(default) or next(iter(policies.values()))
+        gate = policies.get(policy)
         if gate is None:
             raise MalformedRequest(f"policy {policy!r} is unknown; score {score} has {', '.join(policies)}")
         return gate
@@ -78,11 +107,16 @@ class Model:
         return score
 
 
+# Hears of each refused image: model, gate, the image as it came, what was read of it, and the request's id.
+OnRefused = Callable[[Model, Gate, bytes | Pixels, Reading, str], None]
+
+
 class Predictor:
     """Answers requests with the threads that decode, and the queues of the models."""
 
-    def __init__(self, decoders: Executor, max_pixels: int) -> None:
+    def __init__(self, decoders: Executor, max_pixels: int, on_refused: OnRefused | None = None) -> None:
         self._decoders = decoders
+        self._on_refused = on_refused
         self._max_pixels = max_pixels
 
     async def predict(
@@ -94,6 +128,7 @@ class Predictor:
         preprocess: bool,
         partial: bool,
         deadline: float,
+        request_id: str = "",
     ) -> list[Decision | RequestError]:
         """One decision for each image. A bad image fails the request, or with `partial` only itself."""
         queue = model.queues["perturbed" if preprocess or gate.score in PREPROCESSED_SCORES else "forward"]
@@ -110,7 +145,13 @@ class Predictor:
                 reading.index = index
                 if not partial:
                     raise reading
-        return [item if isinstance(item, RequestError) else self._decide(model, gate, item) for item in readings]
+        decisions = [item if isinstance(item, RequestError) else self._decide(model, gate, item) for item in readings]
+        if self._on_refused is not None:
+            for image, decision in zip(images, decisions, strict=True):
+                if isinstance(decision, Decision) and not decision.accepted:
+                    assert not isinstance(image, RequestError)  # those have no decision
+                    self._on_refused(model, gate, image, decision.reading, request_id)
+        return decisions
 
     def _decode(
         self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], place: int, encoded: bytes
@@ -139,6 +180,9 @@ class Predictor:
             raise InferenceFailed("the model's outputs for this image are not finite")
         accepted = accept(score, gate.threshold)
         model.metrics.count_image(reading.scores, reading.class_id, accepted)
+        custom = model.override.custom
+        if custom is not None and custom.score in reading.scores:
+            model.metrics.count_custom(accept(reading.scores[custom.score][0], custom.threshold))
         return Decision(reading, accepted)
 
 

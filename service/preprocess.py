@@ -7,6 +7,8 @@ Content-Type is not asked: the bytes say what they are.
 import io
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -38,17 +40,33 @@ WHITE = (255, 255, 255)
 
 def decode(encoded: bytes, target: Input, max_pixels: int) -> Pixels:
     """One encoded image of any size and mode, as the graph wants it."""
+    with _opened(encoded, max_pixels) as image:
+        # JPEG can decode at 1/2, 1/4 or 1/8 for a fraction of the time; twice the target leaves the
+        # resampling below enough to work with. The longer side serves both, for EXIF may turn the image.
+        side = 2 * round(max(target.width, target.height) / target.crop_fraction)
+        image.draft(None, (side, side))
+        return fit(_to_rgb(ImageOps.exif_transpose(image)), target)
+
+
+def shrink(encoded: bytes, side: int, max_pixels: int) -> Pixels:
+    """The whole of an encoded image, upright and RGB, no side longer than `side`: its pixels and nothing else."""
+    with _opened(encoded, max_pixels) as image:
+        image.draft(None, (2 * side, 2 * side))
+        rgb = _to_rgb(ImageOps.exif_transpose(image))
+        rgb.thumbnail((side, side), Image.Resampling.LANCZOS)
+        return np.asarray(rgb, np.uint8)
+
+
+@contextmanager
+def _opened(encoded: bytes, max_pixels: int) -> Iterator[Image.Image]:
+    """An image whose header is within the limits; what goes wrong in the block is the file's fault."""
     if not encoded:
         raise InvalidImage("the image is empty (0 bytes)")
     try:
         _refuse_huge_webp(encoded, max_pixels)
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
             _refuse_huge(image.width, image.height, max_pixels)
-            # JPEG can decode at 1/2, 1/4 or 1/8 for a fraction of the time; twice the target leaves the
-            # resampling below enough to work with. The longer side serves both, for EXIF may turn the image.
-            side = 2 * round(max(target.width, target.height) / target.crop_fraction)
-            image.draft(None, (side, side))
-            return fit(_to_rgb(ImageOps.exif_transpose(image)), target)
+            yield image
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise TooLarge(f"the image has many more than the {max_pixels} pixels that are decoded") from error
     except UnidentifiedImageError as error:

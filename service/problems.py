@@ -23,6 +23,8 @@ class Problem:
 INTERNAL = Problem(500, "internal", "The service made a mistake")
 PROBLEMS: dict[type[errors.RequestError], Problem] = {
     errors.MalformedRequest: Problem(400, "malformed-request", "The request cannot be understood"),
+    errors.Unauthorised: Problem(401, "unauthorised", "An API key is needed"),
+    errors.Forbidden: Problem(403, "forbidden", "This key may not do that"),
     errors.UnknownModel: Problem(404, "unknown-model", "No such model is loaded"),
     errors.BodyTimeout: Problem(408, "body-timeout", "The request body did not arrive in time"),
     errors.TooLarge: Problem(413, "too-large", "The request is larger than is allowed"),
@@ -30,6 +32,7 @@ PROBLEMS: dict[type[errors.RequestError], Problem] = {
     errors.InvalidImage: Problem(422, "invalid-image", "The image cannot be decoded"),
     errors.QueueFull: Problem(429, "queue-full", "Too much is waiting already"),
     errors.InferenceFailed: Problem(500, "inference-failed", "The model failed"),
+    errors.StateNotSaved: Problem(500, "state-not-saved", "The change could not be saved"),
     errors.NotReady: Problem(503, "not-ready", "The service is not taking requests"),
     errors.DeadlineExceeded: Problem(504, "deadline-exceeded", "The answer would come too late"),
 }
@@ -51,6 +54,8 @@ def error_response(error: errors.RequestError, path: str, request_id: str) -> Re
     headers = {}
     if isinstance(error, errors.QueueFull):
         headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, errors.Unauthorised):
+        headers["WWW-Authenticate"] = 'Bearer realm="confgate"'
     if isinstance(error, UNREAD_BODY):
         headers["Connection"] = "close"
     return problem_response(problem_of(error), error.detail, path, request_id, error.index, headers)

@@ -13,6 +13,7 @@ from service.metrics import Metrics, ModelMetrics
 from service.predictor import Model, Reading, gates_of, read_outputs
 from service.session import Session, SessionOpener, open_session
 from service.settings import Settings
+from service.thresholds import Thresholds, show
 
 log = logging.getLogger("confgate")
 
@@ -22,7 +23,14 @@ Table = Mapping[str, Mapping[int, Model]]
 class Registry:
     """The loaded models, by name and version; of a model's versions the highest is the default."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, open_session: SessionOpener = open_session) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        open_session: SessionOpener = open_session,
+        thresholds: Thresholds | None = None,
+    ) -> None:
+        self._thresholds = thresholds or Thresholds(None)
         self._open_session = open_session
         self._settings = settings
         self._metrics = metrics
@@ -98,7 +106,10 @@ class Registry:
                 "seconds": round(seconds, 3),
             },
         )
-        return Model(bundle, queues, gates_of(manifest), metrics, settings.device, device)
+        override = self._thresholds.override_of(manifest)
+        model = Model(bundle, queues, gates_of(manifest), metrics, settings.device, device, override=override)
+        show(model)
+        return model
 
     def _open_queue(
         self, bundle: Bundle, graph: GraphName, session: Session, metrics: ModelMetrics

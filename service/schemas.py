@@ -1,12 +1,13 @@
 """What the /v1 routes answer, as OpenAPI shows it."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from service.gate import ScoreName
 from service.manifest import Default, Display, Figure, GraphName, HashedFile, Histogram, Input, Provenance, Typicality
 from service.session import ActiveDevice, Device
+from service.state import GateChangeRecord
 
 
 class Answer(BaseModel):
@@ -15,6 +16,10 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+# An error in the document of a route; FastAPI would call its type application/json.
+PROBLEM: dict[str, Any] = {
+    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemResponse"}}}
+}
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -137,6 +142,36 @@ class DeviceInfo(Answer):
     active: ActiveDevice
 
 
+class ActiveGate(Answer):
+    """What decides for requests that name neither score nor policy."""
+
+    score: ScoreName
+    policy: str = Field(description="A policy of the bundle, or `custom`: an operator's own threshold.")
+    threshold: Share = Field(description="As answers show it.")
+    threshold_raw: float = Field(description="As it is compared: on the score's unbounded scale.")
+    expected_rejection_rate: Share
+    expected_rejection_margin: Share = Field(
+        description="How far off that may be; not 0 only for a custom threshold, which lies in a histogram's bucket."
+    )
+    n: int = Field(description="Calibration images behind these numbers.")
+    set_by_operator: bool = Field(description="False where it is the bundle's default.")
+
+
+class GateInfo(ActiveGate):
+    """The same for operators."""
+
+    model: str
+    version: int
+    by: str | None = Field(description="Whose key set it; null where it is the bundle's default.")
+    at: AwareDatetime | None
+    note: str | None
+    ignored: str | None = Field(description="Why something that was set is not in force; null where all is well.")
+
+
+class GateHistory(Answer):
+    changes: list[GateChangeRecord]
+
+
 class VersionInfo(Answer):
     version: int
     created: AwareDatetime
@@ -146,7 +181,8 @@ class VersionInfo(Answer):
     labels: tuple[str, ...]
     temperature: float
     scores: dict[ScoreName, ScoreInfo]
-    default: Default = Field(description="Score and policy of requests that name none.")
+    default: Default = Field(description="Score and policy that the bundle ships with.")
+    active: ActiveGate
     evaluation: tuple[Figure, ...]
     graphs: dict[GraphName, HashedFile]
     external_data: tuple[HashedFile, ...]

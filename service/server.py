@@ -24,6 +24,8 @@ class DrainingServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                # The peer is who it is: what X-Forwarded-For says must not make anybody look near.
+                proxy_headers=False,
                 # Longer than load balancers keep theirs: the side that opened a connection should close it.
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=1,

@@ -8,15 +8,23 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from service.errors import SettingsError
 from service.session import Device
 
 ENV_PREFIX = "CONFGATE_"
+
+
+# What the commands that talk to a service read; `confgate serve` knows them and does not.
+OTHER_VARIABLES = ("CONFIG", "API_KEY")
+
+
+def _word(value: object) -> object:
+    return str(value).lower() if isinstance(value, bool | str) else value
 
 
 class Settings(BaseSettings):
@@ -28,12 +36,38 @@ class Settings(BaseSettings):
     default_model: str | None = Field(
         None, description="Model for requests that name none; the first by name unless given."
     )
+    state: Path | None = Field(
+        None, description="Folder that keeps the thresholds an operator sets; without one a restart forgets them."
+    )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
+    published_on: str | None = Field(
+        None, description="Address at which a container's port is published, where that is not the host's own."
+    )
+    api_keys: str | None = Field(
+        None, description="Lines of API keys (NAME:ROLE:SHA256, see confgate keys new) with spaces between them."
+    )
+    api_keys_file: Path | None = Field(None, description="File with one such line per key; # begins a comment.")
+    allow_anonymous: Annotated[Literal["auto", "true", "false"], BeforeValidator(_word)] = Field(
+        "auto",
+        description="Answer requests without a key: true, false, or auto (from this machine, while no client has one).",
+    )
     device: Device = Field("auto", description="Where to run: cuda, cpu, or auto (cuda if it can be had).")
     threads: int = Field(0, ge=0, le=1024, description="Inference threads; 0 means all usable CPUs but one.")
     decode_threads: int = Field(
         0, ge=0, le=256, description="Threads that decode images; 0 means one per usable CPU, at most 8."
+    )
+    capture_dir: Path | None = Field(
+        None, description="Folder that keeps a sample of the refused images; without one no image is ever kept."
+    )
+    capture_rate: float = Field(
+        0.1, gt=0, le=1, description="Share of the refused images that are kept, if there is a folder for them."
+    )
+    capture_max_mb: int = Field(500, ge=1, le=1_000_000, description="Most megabytes kept; the oldest go first.")
+    capture_max_images: int = Field(10_000, ge=1, le=10_000_000, description="Most images kept; the oldest go first.")
+    capture_days: float = Field(30.0, gt=0, le=3650, description="Days after which a kept image is deleted.")
+    capture_side: int = Field(
+        256, ge=8, le=4096, description="Longest side, in pixels, at which an image is kept; larger ones are shrunk."
     )
     max_batch: int = Field(32, ge=1, le=4096, description="Most images in one inference batch.")
     max_queue_images: int = Field(
@@ -105,7 +139,9 @@ def load_settings(
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
     """CONFGATE_ variables that set nothing: perhaps misspelt, perhaps Kubernetes' own for a service's links."""
-    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields} | {ENV_PREFIX + "CONFIG"}
+    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields} | {
+        ENV_PREFIX + name for name in OTHER_VARIABLES
+    }
     return sorted(name for name in environ if name.startswith(ENV_PREFIX) and name not in known)
 
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 
+from service.expectation import expectation_of
 from service.manifest import Policy, Score
 from service.predictor import Model
-from service.schemas import DeviceInfo, ModelInfo, PolicyInfo, ScoreInfo, VersionInfo
+from service.schemas import ActiveGate, DeviceInfo, GateInfo, ModelInfo, PolicyInfo, ScoreInfo, VersionInfo
+from service.state import GateSetting
 
 
 def model_info(name: str, versions: Mapping[int, Model]) -> ModelInfo:
@@ -27,9 +29,38 @@ def _version_info(model: Model) -> VersionInfo:
         temperature=manifest.temperature,
         scores={name: _score_info(score) for name, score in manifest.scores.items()},
         default=manifest.default,
+        active=_active_gate(model),
         evaluation=manifest.evaluation,
         graphs=manifest.graphs,
         external_data=manifest.external_data,
+    )
+
+
+def gate_info(model: Model, setting: GateSetting | None) -> GateInfo:
+    """The gate in force, with who set it."""
+    return GateInfo(
+        **_active_gate(model).model_dump(),
+        model=model.manifest.name,
+        version=model.manifest.version,
+        by=setting and setting.by,
+        at=setting and setting.at,
+        note=setting and setting.note,
+        ignored=model.override.ignored,
+    )
+
+
+def _active_gate(model: Model) -> ActiveGate:
+    gate = model.active_gate
+    expected = expectation_of(model.manifest, gate)
+    return ActiveGate(
+        score=gate.score,
+        policy=gate.policy,
+        threshold=gate.threshold_shown,
+        threshold_raw=gate.threshold,
+        expected_rejection_rate=expected.rate,
+        expected_rejection_margin=expected.margin,
+        n=expected.n,
+        set_by_operator=model.override.gate is not None,
     )
 
 

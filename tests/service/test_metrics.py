@@ -40,6 +40,14 @@ EXPORTED = {
     "confgate_model_ready": {"model", "version"},
     "confgate_model_load_seconds": {"model", "version"},
     "confgate_model_load_failures_total": {"model"},
+    "confgate_policy_expected_rejection_margin": {"model", "version", "policy", "score"},
+    "confgate_gate_ignored": {"model", "version"},
+    "confgate_requests_in_flight": set(),
+    "confgate_captured_images_total": {"model", "version"},
+    "confgate_capture_dropped_total": {"reason"},
+    "confgate_capture_images": set(),
+    "confgate_capture_bytes": set(),
+    "confgate_unauthorised_requests_total": set(),
     "process_resident_memory_bytes": set(),
 }
 

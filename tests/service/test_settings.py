@@ -27,6 +27,7 @@ def test_flags_go_before_environment_before_file(tmp_path: Path) -> None:
         ({"device": "tpu"}, {}, "--device: 'tpu' is not allowed: Input should be 'auto', 'cuda' or 'cpu'"),
         ({}, {"CONFGATE_PORT": "tcp://10.0.0.1:8000"}, "CONFGATE_PORT: 'tcp://10.0.0.1:8000' is not allowed"),
         ({"drain_seconds": "nan"}, {}, "--drain-seconds: 'nan' is not allowed: Input should be a finite number"),
+        ({"allow_anonymous": "maybe"}, {}, "--allow-anonymous: 'maybe' is not allowed: Input should be 'auto', 'true'"),
         ({"max_images": "600"}, {}, r"max_images \(600\) must not be more than max_queue_images \(512\)"),
     ],
 )

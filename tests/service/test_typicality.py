@@ -2,13 +2,16 @@
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from service.gate import score_images, sigmoid
+from service.bundle import load_bundle
+from service.gate import ScoreName, score_images, sigmoid
+from service.thresholds import GateChange, gate_of
 from service.typicality import LEVELS, QUANTILES, Ranks, TypicalityReference, lowest_rank, quantiles_of
 from tests.conftest import GREY, RED, Service, make_bundle
 
@@ -127,3 +130,15 @@ def test_models_show_what_is_new(rich: httpx.Client) -> None:
     assert set(scores["typicality"]["typicality"]["components"]) == {"confidence", "energy"}
     assert scores["confidence"]["display"] is None
     assert scores["confidence"]["policies"]["tpr95"]["expected_rejection_interval"] == [0.04, 0.18]
+
+
+@pytest.mark.parametrize("score", ["energy", "confidence"])
+def test_a_threshold_that_people_see_is_compared_where_the_score_lies(tmp_path: Path, score: ScoreName) -> None:
+    """An operator's threshold goes from the shown scale to the compared one and back, for relative scores too."""
+    manifest = load_bundle(make_bundle(tmp_path / "models", all_scores=True).folder).manifest
+    asked = gate_of(GateChange(score=score, threshold=0.3), manifest)
+    assert float(manifest.scores[score].shown(asked.threshold)) == pytest.approx(0.3, rel=1e-12)
+    again = gate_of(GateChange(score=score, threshold_raw=asked.threshold), manifest)
+    assert again.threshold_shown == pytest.approx(0.3, rel=1e-12)
+    if score == "energy":
+        assert asked.threshold == pytest.approx(6.0 + 2.0 * math.log(0.3 / 0.7))

@@ -1,0 +1,372 @@
+"""Thresholds changed at run time: what is answered, shown, counted, kept, and who may do it."""
+
+import json
+import math
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.bundle import Histogram
+from service.errors import StateError
+from service.expectation import read_histogram
+from service.gate import HISTOGRAM_EDGES, histogram, sigmoid
+from service.keys import new_key
+from service.state import StateFile
+from tests.conftest import BLUE, GREY, RED, BundleFolder, Service, graph_bytes, make_bundle
+from tests.service.conftest import HeldService
+
+PNG = {"Content-Type": "image/png"}
+ALICE, ALICE_LINE = new_key("alice", "client")
+OPS, OPS_LINE = new_key("ops", "admin")
+ADMIN = {"Authorization": f"Bearer {OPS}"}
+CLIENT = {"Authorization": f"Bearer {ALICE}"}
+GATE = "/v1/models/colours/versions/1/gate"
+KEYS = {"api_keys": f"{OPS_LINE} {ALICE_LINE}"}
+
+
+@pytest.fixture
+def operated(models: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[HeldService]:
+    """A service with an operator, a client and a state folder."""
+    make_bundle(models)
+    service = HeldService(models, state=tmp_path / "state", **KEYS, **getattr(request, "param", {}))
+    yield service
+    service.stop()
+
+
+def put(service: HeldService, body: dict[str, Any] | bytes, **headers: str) -> httpx.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return service.client.put(GATE, content=content, headers={**ADMIN, **headers})
+
+
+def ask(service: HeldService, image: bytes = RED, **query: Any) -> dict[str, Any]:
+    response = service.client.post("/v1/predict", content=image, headers={**PNG, **CLIENT}, params=query)
+    assert response.status_code == 200, response.text
+    prediction: dict[str, Any] = response.json()["predictions"][0]
+    return prediction
+
+
+def active(service: HeldService) -> dict[str, Any]:
+    (version,) = service.client.get("/v1/models/colours", headers=CLIENT).json()["versions"]
+    gate: dict[str, Any] = version["active"]
+    return gate
+
+
+def test_an_operator_sets_a_policy(operated: HeldService) -> None:
+    """The policy that is set answers for requests that name none, and the one that is named still can be had."""
+    assert ask(operated)["policy"] == "misclassified"
+    answer = put(operated, {"policy": "tpr95", "note": "too many strangers"})
+    assert answer.status_code == 200
+    told = answer.json()
+    assert (told["model"], told["version"], told["score"], told["policy"]) == ("colours", 1, "confidence", "tpr95")
+    assert (told["by"], told["note"], told["set_by_operator"]) == ("ops", "too many strangers", True)
+    assert told["expected_rejection_rate"] == 0.05
+    assert ask(operated)["policy"] == "tpr95"
+    assert ask(operated)["threshold"] == float(sigmoid(4.0))
+    assert ask(operated, policy="misclassified")["threshold"] == 0.5
+    assert ask(operated, score="max_softmax")["policy"] == "tpr95"
+    assert operated.metric("confgate_policy_active", policy="tpr95", score="confidence") == 1
+    assert operated.metric("confgate_policy_active", policy="misclassified", score="confidence") == 0
+    assert operated.client.delete(GATE, headers=ADMIN).status_code == 204
+    assert ask(operated)["policy"] == "misclassified"
+    assert active(operated)["set_by_operator"] is False
+    assert operated.metric("confgate_policy_active", policy="misclassified", score="confidence") == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "raw", "shown"),
+    [
+        ({"threshold": 0.999}, math.log(999), 0.999),
+        ({"threshold_raw": 6.5}, 6.5, float(sigmoid(6.5))),
+        ({"threshold_raw": 800.0}, 800.0, 1.0),
+    ],
+)
+def test_an_operator_sets_a_threshold_of_their_own(
+    operated: HeldService, body: dict[str, float], raw: float, shown: float
+) -> None:
+    """A custom δ on either scale decides, is shown in the answer, in /v1/models and in metrics, and is counted."""
+    assert put(operated, body).status_code == 200
+    red = ask(operated)  # its score is 6
+    assert (red["policy"], red["threshold"], red["in_distribution"]) == ("custom", shown, False)
+    assert ask(operated, policy="custom")["threshold"] == shown
+    assert ask(operated, score="max_softmax")["policy"] == "misclassified"
+    told = active(operated)
+    assert told["threshold"] == shown
+    assert told["threshold_raw"] == pytest.approx(raw, rel=1e-12)
+    custom = {"policy": "custom", "score": "confidence"}
+    assert operated.metric("confgate_policy_threshold", **custom) == shown
+    assert operated.metric("confgate_policy_active", **custom) == 1
+    assert operated.metric("confgate_policy_active", policy="misclassified", score="confidence") == 0
+    assert operated.metric("confgate_policy_calibration_images", **custom) == 100
+    assert operated.metric("confgate_policy_expected_rejection_rate", **custom) == told["expected_rejection_rate"]
+    assert operated.metric("confgate_policy_expected_rejection_margin", **custom) == told["expected_rejection_margin"]
+    assert operated.metric("confgate_policy_decisions_total", **custom, decision="rejected") == 3
+    assert put(operated, {"threshold": 0.9}).status_code == 200
+    assert ask(operated)["in_distribution"] is True
+    assert operated.metric("confgate_policy_decisions_total", **custom, decision="accepted") == 1
+    assert put(operated, {"policy": "misclassified"}).status_code == 200
+    scrape = operated.client.get("/metrics").text
+    assert 'policy="custom"' not in scrape
+
+
+def test_a_custom_threshold_on_the_preprocessed_score_runs_the_perturbed_graph(operated: HeldService) -> None:
+    """A gate on another score makes requests that name none be computed and decided by that score."""
+    assert put(operated, {"score": "confidence_preprocessed", "threshold": 0.6}).status_code == 200
+    answer = ask(operated)
+    assert (answer["score"], answer["policy"]) == ("confidence_preprocessed", "custom")
+    assert answer["confidence_preprocessed"] is not None
+    assert put(operated, {"score": "max_softmax", "threshold_raw": -1}).status_code == 200
+    assert operated.metric("confgate_policy_active", policy="custom", score="confidence_preprocessed") == 0
+    assert ask(operated, preprocess="true")["score"] == "confidence_preprocessed"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "EOF while parsing"),
+        (b"[]", "Input should be an object"),
+        ({}, "exactly one of policy, threshold and threshold_raw"),
+        ({"policy": "tpr95", "threshold": 0.5}, "exactly one of"),
+        ({"threshold": 0}, "threshold: Input should be greater than 0"),
+        ({"threshold": 1}, "threshold: Input should be less than 1"),
+        ({"threshold": "0.5"}, "threshold: Input should be a valid number"),
+        (b'{"threshold": NaN}', "threshold: Input should be a finite number"),
+        (b'{"threshold_raw": Infinity}', "threshold_raw: Input should be a finite number"),
+        (b'{"threshold_raw": 1e999}', "threshold_raw: Input should be a finite number"),
+        ({"policy": "nope"}, "policy 'nope' is unknown; score confidence has misclassified, tpr95"),
+        ({"policy": "tpr95", "score": "odin"}, "score 'odin' is unknown; this model has"),
+        ({"policy": "tpr95", "score": "colour"}, "score: Input should be"),
+        ({"policy": "tpr95", "until": "tomorrow"}, "until: Extra inputs are not permitted"),
+    ],
+)
+def test_a_wrong_change_is_refused_and_changes_nothing(
+    operated: HeldService, body: dict[str, Any] | bytes, says: str
+) -> None:
+    """What is not exactly one known policy or one finite threshold is 400 with what was expected."""
+    answer = put(operated, body)
+    assert answer.status_code == 400, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert says in answer.json()["detail"]
+    assert active(operated)["set_by_operator"] is False
+    assert operated.client.get("/v1/gates/history", headers=ADMIN).json() == {"changes": []}
+
+
+def test_only_an_admin_key_changes_anything(operated: HeldService) -> None:
+    """Nobody and a client are refused on every operator's route: 401 without a key, 403 with one that may not."""
+    client = operated.client
+    for method, path in (("GET", GATE), ("PUT", GATE), ("DELETE", GATE), ("GET", "/v1/gates/history")):
+        assert client.request(method, path).status_code == 401
+        refused = client.request(method, path, headers=CLIENT)
+        assert refused.status_code == 403
+        assert refused.json()["detail"] == "the key 'alice' is not an admin key; this needs one"
+    assert active(operated)["set_by_operator"] is False
+
+
+def test_without_an_admin_key_the_answer_says_how_to_get_one(client: httpx.Client) -> None:
+    """Also on loopback nobody is an admin without a key, because any page in a browser can send requests there."""
+    refused = client.put(GATE, json={"policy": "tpr95"})
+    assert refused.status_code == 403
+    assert "confgate keys new" in refused.json()["detail"]
+
+
+def test_what_is_not_there_is_not_found(operated: HeldService) -> None:
+    """Another model or version is 404; a version that is no number, a negative limit and a giant body are refused."""
+    client = operated.client
+    for path in ("/v1/models/colours/versions/2/gate", "/v1/models/nope/versions/1/gate"):
+        assert client.get(path, headers=ADMIN).status_code == 404
+        assert client.put(path, headers=ADMIN, json={"policy": "tpr95"}).status_code == 404
+        assert client.delete(path, headers=ADMIN).status_code == 404
+    refused = client.get("/v1/models/colours/versions/latest/gate", headers=ADMIN)
+    assert refused.status_code == 400
+    assert "version" in refused.json()["detail"]
+    assert client.get("/v1/gates/history?limit=-1", headers=ADMIN).status_code == 400
+    assert put(operated, b" " * 20_000).status_code == 413
+
+
+def test_every_change_is_in_the_history(operated: HeldService, caplog: pytest.LogCaptureFixture) -> None:
+    """Who, when, from what and to what is in the log and can be read, newest first; doing nothing is no change."""
+    operated.client.delete(GATE, headers=ADMIN)
+    put(operated, {"policy": "tpr95"})
+    put(operated, {"threshold": 0.7, "note": "after the review"})
+    operated.client.delete(GATE, headers=ADMIN)
+    changes = operated.client.get("/v1/gates/history", headers=ADMIN).json()["changes"]
+    assert [change["action"] for change in changes] == ["reset", "set", "set"]
+    assert [change["before"]["policy"] for change in changes] == ["custom", "tpr95", "misclassified"]
+    assert [change["after"]["policy"] for change in changes] == ["misclassified", "custom", "tpr95"]
+    assert {change["by"] for change in changes} == {"ops"}
+    assert changes[1]["note"] == "after the review"
+    assert changes[0]["at"] > changes[1]["at"] > changes[2]["at"]
+    assert len([record for record in caplog.records if record.message == "gate changed"]) == 3
+    params: dict[str, Any] = {"model": "colours", "version": 1, "limit": 1}
+    assert len(operated.client.get("/v1/gates/history", headers=ADMIN, params=params).json()["changes"]) == 1
+    params["version"] = 2
+    assert operated.client.get("/v1/gates/history", headers=ADMIN, params=params).json()["changes"] == []
+
+
+def test_an_answer_never_mixes_two_thresholds(operated: HeldService) -> None:
+    """A request that was taken in before a change is decided and answered with the gate it was taken in with."""
+    with ThreadPoolExecutor(2) as pool:
+        held = operated.held
+        held.go_on.clear()
+        before = pool.submit(ask, operated)
+        held.wait_until_entered()
+        assert put(operated, {"threshold": 0.999}).status_code == 200
+        after = pool.submit(ask, operated, BLUE)
+        held.go_on.set()
+        first, second = before.result(), after.result()
+    assert (first["policy"], first["threshold"], first["in_distribution"]) == ("misclassified", 0.5, True)
+    assert (second["policy"], second["threshold"], second["in_distribution"]) == ("custom", 0.999, False)
+
+
+def test_answers_agree_with_themselves_while_the_gate_is_changed(operated: HeldService) -> None:
+    """Under load, with the gate changed all the time, each answer's flag follows from its own threshold."""
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            for body in ({"threshold": 0.999}, {"policy": "misclassified"}, {"threshold": 0.01}):
+                assert put(operated, body).status_code == 200
+
+    with ThreadPoolExecutor(4) as pool:
+        changing = pool.submit(change)
+        answers = list(pool.map(lambda i: ask(operated, (RED, GREY)[i % 2]), range(120)))
+        stop.set()
+        changing.result()
+    assert all(item["in_distribution"] == (item["score_value"] > item["threshold"]) for item in answers)
+    thresholds = {"custom": {0.999, 0.01}, "misclassified": {0.5}}
+    assert all(item["threshold"] in thresholds[item["policy"]] for item in answers)
+
+
+def test_a_change_that_cannot_be_kept_is_not_made(operated: HeldService, tmp_path: Path) -> None:
+    """Where the state file cannot be written, or another process wrote it, the change is 500 and the old gate stays."""
+    assert put(operated, {"policy": "tpr95"}).status_code == 200
+    file = tmp_path / "state" / "gates.json"
+    kept = file.read_bytes()
+    file.write_bytes(kept + b"\n")
+    refused = put(operated, {"threshold": 0.7})
+    assert refused.status_code == 500
+    assert refused.json()["type"] == "urn:confgate:problem:state-not-saved"
+    assert "written by somebody else" in refused.json()["detail"]
+    file.write_bytes(kept)
+    partial = tmp_path / "state" / ".gates.json.partial"
+    partial.mkdir()  # also root cannot write a file where a folder is
+    refused = put(operated, {"threshold": 0.7})
+    assert refused.status_code == 500
+    assert "nothing was changed" in refused.json()["detail"]
+    assert active(operated)["policy"] == "tpr95"
+    partial.rmdir()
+    assert put(operated, {"threshold": 0.7}).status_code == 200
+    assert json.loads(file.read_text())["gates"][0]["gate"]["threshold"] == 0.7
+
+
+def serve(models: Path, state: Path) -> tuple[Service, httpx.Client]:
+    running = Service(models, "--state", str(state), env={"CONFGATE_API_KEYS": OPS_LINE}).wait_until_serving()
+    return running, httpx.Client(base_url=running.url, headers=ADMIN, timeout=30, verify=False, trust_env=False)
+
+
+def test_after_sigkill_the_same_models_and_thresholds_are_back(models: Path, tmp_path: Path) -> None:
+    """Killed right after a change is answered and started again, a service is ready with the same gates."""
+    make_bundle(models)
+    make_bundle(models, version=2, perturbed=False)
+    running, client = serve(models, tmp_path / "state")
+    with client:
+        assert client.put(GATE, json={"threshold": 0.999, "note": "a\nb"}).status_code == 200
+        assert client.put(GATE.replace("/1/", "/2/"), json={"policy": "tpr95"}).status_code == 200
+        before = client.get("/v1/models").json()
+        history = client.get("/v1/gates/history").json()
+        assert running.stop(signal.SIGKILL) == -signal.SIGKILL
+    running, client = serve(models, tmp_path / "state")
+    with client:
+        assert client.get("/v2/health/ready").status_code == 200
+        assert client.get("/v1/models").json() == before
+        assert client.get("/v1/gates/history").json() == history
+        answer = client.post("/v1/predict", content=RED, headers=PNG, params={"version": 1}).json()["predictions"][0]
+        assert (answer["policy"], answer["threshold"], answer["in_distribution"]) == ("custom", 0.999, False)
+    assert running.stop() == 0
+    assert sum("an operator's gate is in force" in line for line in running.lines) == 2
+
+
+def test_a_setting_that_no_longer_fits_is_said_and_not_applied(models: Path, tmp_path: Path) -> None:
+    """Gates of a version that is gone, of a policy that is gone, and of other weights do not stop the start: each is
+    logged, shown and exported, and the bundle's default decides."""
+    folders = [make_bundle(models, version=version, perturbed=False) for version in (1, 2, 3)]
+    first = HeldService(models, state=tmp_path / "state", **KEYS)
+    for version, body in ((1, {"policy": "tpr95"}), (2, {"threshold": 0.9}), (3, {"policy": "tpr95"})):
+        path = f"/v1/models/colours/versions/{version}/gate"
+        assert first.client.put(path, json=body, headers=ADMIN).status_code == 200
+    first.stop()
+    folders[0].rewrite(lambda raw: raw["scores"]["confidence"]["policies"].pop("tpr95"))
+    replace_weights(folders[1])
+    folders[2].folder.rename(tmp_path / "gone")
+    running, client = serve(models, tmp_path / "state")
+    with client:
+        for version, why in ((1, "no policy 'tpr95' any more"), (2, "other weights")):
+            told = client.get(f"/v1/models/colours/versions/{version}/gate").json()
+            assert (told["policy"], told["set_by_operator"], told["by"]) == ("misclassified", False, None)
+            assert why in told["ignored"]
+            assert f'confgate_gate_ignored{{model="colours",version="{version}"}} 1.0' in client.get("/metrics").text
+        assert client.put("/v1/models/colours/versions/2/gate", json={"threshold": 0.8}).json()["ignored"] is None
+        assert 'confgate_gate_ignored{model="colours",version="2"} 0.0' in client.get("/metrics").text
+        assert client.delete("/v1/models/colours/versions/3/gate").status_code == 204
+        assert client.delete("/v1/models/colours/versions/3/gate").status_code == 404
+        assert client.delete("/v1/models/colours/versions/1/gate").status_code == 204
+        assert client.get("/v1/models/colours/versions/1/gate").json()["ignored"] is None
+    assert running.stop() == 0
+    messages = [(line["level"], line["message"], line.get("version")) for line in running.log()]
+    assert ("error", "an operator's gate is NOT in force", 1) in messages
+    assert ("error", "an operator's gate is NOT in force", 2) in messages
+    assert ("warning", "an operator's gate is kept for a version that is not served", 3) in messages
+    kept = json.loads((tmp_path / "state" / "gates.json").read_text())["gates"]
+    assert [(item["version"], item["gate"]["threshold"]) for item in kept] == [(2, 0.8)]
+
+
+def replace_weights(bundle: BundleFolder) -> None:
+    bundle.replace_graph("forward", graph_bytes(gain=9.0))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "the file: Invalid JSON"),
+        ('{"schema_version": 2}', "schema_version: Input should be 1"),
+        ('{"schema_version": 1, "gates": [{"model": "colours"}]}', r"gates\.0\.version: Field required"),
+        ('{"schema_version": 1, "gate": []}', "gate: Extra inputs are not permitted"),
+    ],
+)
+def test_a_state_that_cannot_be_read_stops_the_start(tmp_path: Path, content: str, says: str) -> None:
+    """A damaged state file is never passed over: thresholds that were set would be gone, and nobody would know."""
+    (tmp_path / "gates.json").write_text(content)
+    with pytest.raises(StateError, match=says) as refused:
+        StateFile(tmp_path).read()
+    assert "move it away" in str(refused.value)
+    assert (tmp_path / "gates.json").read_text() == content
+
+
+def test_a_service_with_a_damaged_state_says_so(models: Path, tmp_path: Path) -> None:
+    """It ends with the file, the reason and what to do, and no traceback."""
+    (tmp_path / "gates.json").write_text("{")
+    message = Service(models, "--state", str(tmp_path)).wait_until_refused()
+    assert f"confgate: {tmp_path / 'gates.json'}: the file: Invalid JSON" in message
+    assert "Traceback" not in message
+
+
+def test_what_a_threshold_is_expected_to_refuse() -> None:
+    """On an edge the share of the calibration images is exact; inside a bucket it lies within the margin."""
+    scores = [math.log(p / (1 - p)) for p in (i / 1000 + 0.0005 for i in range(1000))]
+    reference = Histogram(counts=histogram(scores))
+    for edge in HISTOGRAM_EDGES:
+        expected = read_histogram(reference, edge)
+        assert expected.rate == pytest.approx(sum(sigmoid(scores) <= edge) / 1000, abs=1e-12)
+        assert (expected.margin, expected.n) == (0.0, 1000)
+    for shown in (1e-300, 0.0004, 0.33, 0.91, 0.9995, 1 - 1e-16):
+        expected = read_histogram(reference, shown)
+        assert 0 <= expected.rate <= 1
+        assert abs(expected.rate - sum(sigmoid(scores) <= shown) / 1000) <= expected.margin
+    lopsided = Histogram(counts=(*[0] * 12, 100, *[0] * (len(HISTOGRAM_EDGES) - 13)))
+    expected = read_histogram(lopsided, 0.46)
+    assert (expected.rate, expected.margin) == pytest.approx((0.2, 0.8))
