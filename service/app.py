@@ -12,17 +12,19 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from service import api, oip
+from service import api, oip, oip_repository
 from service.cpus import usable_cpus
 from service.edge import Edge, Lifecycle, context_of
 from service.errors import RequestError, StartError
-from service.metrics import Metrics
+from service.metrics import PREDICT_ROUTE, Metrics
 from service.openapi import openapi_of
 from service.predictor import Predictor
 from service.problems import INTERNAL, Problem, error_response, problem_response
 from service.registry import Registry
+from service.repository import Repository
 from service.session import SessionOpener, open_session
 from service.settings import Settings
+from service.watch import Watcher
 
 MAX_DECODE_THREADS = 8
 
@@ -36,22 +38,24 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     )
     predictor = Predictor(decoders, settings.max_pixels)
 
-    endpoint = api.PredictEndpoint(settings, lifecycle, registry, predictor, metrics)
+    predict = api.PredictEndpoint(settings, lifecycle, registry, predictor, metrics)
+    infer = oip.InferEndpoint(settings, lifecycle, registry, predictor, metrics)
+    repository = Repository(settings, lifecycle, registry, metrics)
+    watcher = Watcher(settings.models, settings.watch_seconds, registry, repository)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
+            await asyncio.to_thread(watcher.remember)
             await asyncio.to_thread(registry.load_all)
         except StartError as error:
             lifecycle.start_error = str(error)
             raise
-        for versions in registry.table.values():
-            for model in versions.values():
-                endpoint.expect(model.metrics.labels)
         lifecycle.ready = True
-        yield
+        async with watcher.watching(settings.watch):
+            yield
         lifecycle.ready = False
-        await asyncio.to_thread(registry.close)
+        await repository.close()
         decoders.shutdown()
 
     app = FastAPI(
@@ -65,10 +69,15 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     app.state.metrics = metrics
     app.state.registry = registry
     app.state.predictor = predictor
+    app.state.repository = repository
     # First, for the router tries its routes in their order.
-    app.router.routes.insert(0, Route(api.ROUTE, endpoint, methods=["POST"], include_in_schema=False))
+    app.router.routes[:0] = [
+        Route(PREDICT_ROUTE, predict, methods=["POST"], include_in_schema=False),
+        *(Route(path, infer, methods=["POST"], include_in_schema=False) for path in oip.INFER_ROUTES),
+    ]
     app.include_router(api.router)
     app.include_router(oip.router)
+    app.include_router(oip_repository.router)
     app.add_api_route("/metrics", scrape, include_in_schema=False)
     app.add_middleware(Edge, lifecycle=lifecycle, access_log=settings.access_log)
     app.add_exception_handler(RequestError, _refuse)

@@ -7,11 +7,14 @@ ConfgateError
 │   └── DeviceError              the device that was asked for cannot be had
 └── RequestError                 one request cannot be answered; the service goes on
     ├── MalformedRequest     400 the request cannot be read, or asks for something that does not exist
+    ├── Forbidden            403 only an administrator may do this
     ├── UnknownModel         404 no such model or version is loaded
     ├── BodyTimeout          408 the body came too slowly, or never came whole
+    ├── LoadRefused          409 a bundle was refused; what was served before goes on
     ├── TooLarge             413 too many bytes, pixels, images or parts
     ├── UnsupportedType      415 the Content-Type is none that is served
     ├── InvalidImage         422 the bytes are not an image that can be decoded
+    ├── WrongShape           422 a tensor's shape is not the model's, or not that of its data
     ├── QueueFull            429 the queue has no room: try again after `retry_after` seconds
     ├── InferenceFailed      500 the model failed on this batch
     ├── NotReady             503 no model is loaded yet, or the service is shutting down
@@ -63,10 +66,16 @@ class RequestError(ConfgateError):
 class MalformedRequest(RequestError): ...
 
 
+class Forbidden(RequestError): ...
+
+
 class UnknownModel(RequestError): ...
 
 
 class BodyTimeout(RequestError): ...
+
+
+class LoadRefused(RequestError): ...
 
 
 class TooLarge(RequestError): ...
@@ -76,6 +85,9 @@ class UnsupportedType(RequestError): ...
 
 
 class InvalidImage(RequestError): ...
+
+
+class WrongShape(RequestError): ...
 
 
 class QueueFull(RequestError):

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.gate import ScoreName
+from service.openapi_v2 import NOT_HERE, SCHEMAS_V2, drop_validation_errors, infer_paths
 from service.preprocess import MEDIA_TYPES
 from service.problems import PROBLEMS
 from service.schemas import PredictRequest, PredictResponse, ProblemResponse
@@ -26,10 +27,12 @@ def openapi_of(app: FastAPI, settings: Settings) -> Callable[[], dict[str, Any]]
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             _, definitions = models_json_schema(
-                [(model, "serialization") for model in SCHEMAS], ref_template="#/components/schemas/{model}"
+                [(model, "serialization") for model in (*SCHEMAS, *SCHEMAS_V2)],
+                ref_template="#/components/schemas/{model}",
             )
             schema["components"]["schemas"] |= definitions["$defs"]
-            schema["paths"] = {"/v1/predict": {"post": _predict(settings)}, **schema["paths"]}
+            schema["paths"] = {"/v1/predict": {"post": _predict(settings)}, **infer_paths(settings), **schema["paths"]}
+            drop_validation_errors(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
@@ -65,7 +68,7 @@ def _predict(settings: Settings) -> dict[str, Any]:
                 "headers": {"X-Request-Id": {"schema": {"type": "string"}}},
                 "content": {"application/json": {"schema": _ref(PredictResponse)}},
             },
-            **{str(status): _problem(status) for status in sorted({p.status for p in PROBLEMS.values()})},
+            **{str(status): _problem(status) for status in sorted({p.status for p in PROBLEMS.values()} - NOT_HERE)},
         },
     }
 

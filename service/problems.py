@@ -23,11 +23,14 @@ class Problem:
 INTERNAL = Problem(500, "internal", "The service made a mistake")
 PROBLEMS: dict[type[errors.RequestError], Problem] = {
     errors.MalformedRequest: Problem(400, "malformed-request", "The request cannot be understood"),
+    errors.Forbidden: Problem(403, "forbidden", "Only an administrator may do this"),
     errors.UnknownModel: Problem(404, "unknown-model", "No such model is loaded"),
     errors.BodyTimeout: Problem(408, "body-timeout", "The request body did not arrive in time"),
+    errors.LoadRefused: Problem(409, "load-refused", "The bundle was refused"),
     errors.TooLarge: Problem(413, "too-large", "The request is larger than is allowed"),
     errors.UnsupportedType: Problem(415, "unsupported-type", "The content type is not served"),
     errors.InvalidImage: Problem(422, "invalid-image", "The image cannot be decoded"),
+    errors.WrongShape: Problem(422, "wrong-shape", "The tensor has the wrong shape"),
     errors.QueueFull: Problem(429, "queue-full", "Too much is waiting already"),
     errors.InferenceFailed: Problem(500, "inference-failed", "The model failed"),
     errors.NotReady: Problem(503, "not-ready", "The service is not taking requests"),
@@ -65,7 +68,8 @@ def problem_response(
     headers: dict[str, str] | None = None,
 ) -> Response:
     if path.startswith("/v2"):
-        content, media_type = to_json({"error": detail}), "application/json"
+        said = detail if index is None else f"image {index}: {detail}"
+        content, media_type = to_json({"error": said}), "application/json"
     else:
         content = to_json({**problem_body(problem, detail, index), "request_id": request_id})
         media_type = "application/problem+json"

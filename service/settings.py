@@ -28,6 +28,10 @@ class Settings(BaseSettings):
     default_model: str | None = Field(
         None, description="Model for requests that name none; the first by name unless given."
     )
+    watch: bool = Field(False, description="Load models by themselves when their folder changes.")
+    watch_seconds: float = Field(
+        2.0, ge=0.01, le=3600, description="Time between two looks at the models folder, with watch."
+    )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
     device: Device = Field("auto", description="Where to run: cuda, cpu, or auto (cuda if it can be had).")
