@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -53,7 +53,7 @@ class Model:
     metrics: ModelMetrics
     requested_device: Device
     device: ActiveDevice
-    leases: Leases
+    leases: Leases = field(default_factory=Leases)
 
     @property
     def manifest(self) -> Manifest:

@@ -11,7 +11,6 @@ from service.batcher import Batcher
 from service.bundle import Bundle, GraphName, load_bundle
 from service.errors import BundleError, NotReady, SettingsError, UnknownModel
 from service.folders import find_bundles, fingerprint
-from service.leases import Leases
 from service.metrics import Metrics, ModelMetrics
 from service.predictor import Model, Reading, gates_of, read_outputs
 from service.session import Session, SessionOpener, open_session
@@ -141,7 +140,7 @@ class Registry:
                 "seconds": round(opened.seconds, 3),
             },
         )
-        return Model(opened.bundle, queues, gates_of(manifest), metrics, settings.device, device, Leases())
+        return Model(opened.bundle, queues, gates_of(manifest), metrics, settings.device, device)
 
     def _queue(self, name: str, opened: Opened, graph: GraphName, metrics: ModelMetrics) -> Batcher[Reading]:
         manifest, session, limit = opened.bundle.manifest, opened.sessions[graph], self._settings.max_queue_images
