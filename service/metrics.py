@@ -60,6 +60,7 @@ class ModelMetrics:
             else []
         )
         self.scores = {name: ScoreCounts(score) for name, score in manifest.scores.items()}
+        self.graphs: list[GraphName] = []
 
     def loaded(self, seconds: float, requested: str, active: str) -> None:
         """From now on this model's counts are part of a scrape, in the place of those of the same version before."""
@@ -91,6 +92,7 @@ class ModelMetrics:
 
     def queue(self, graph: GraphName, limit: int, images: Callable[[], float]) -> "QueueMetrics":
         metrics, labels = self._metrics, (*self.labels, graph)
+        self.graphs.append(graph)
         metrics.queue_limit.labels(*labels).set(limit)
         metrics.queue_images.labels(*labels).set_function(images)
         return QueueMetrics(metrics, labels)
@@ -222,6 +224,9 @@ class Metrics:
     def forget(self, model: ModelMetrics) -> None:
         if self._served.get(model.labels) is model:
             del self._served[model.labels]
+            for graph in model.graphs:
+                # A gauge and its function hold each other, and through them the queue and its session.
+                self.queue_images.labels(*model.labels, graph).set_function(float)
             self._remove(model.labels, self._of_version)
 
     def _remove(self, labels: tuple[str, str], metrics: Iterable[Counter | Gauge | Histogram]) -> None:

@@ -6,6 +6,7 @@ to keep the event loop answering.
 
 import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +39,8 @@ class Repository:
         self._registry = registry
         self._metrics = metrics
         self._one_at_a_time = asyncio.Lock()
+        # One thread for all loads: memory that glibc keeps for a thread is used again by the next load.
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._retiring: dict[asyncio.Task[None], Model] = {}
         # Why a model's last load was refused, and of which version if one was asked for.
         self._refusals: dict[str, tuple[int | None, str]] = {}
@@ -50,7 +53,7 @@ class Repository:
         async with self._one_at_a_time:
             try:
                 folders = await asyncio.to_thread(self._find, name, version)
-                opened = await asyncio.to_thread(self._open, folders)
+                opened = await asyncio.get_running_loop().run_in_executor(self._loader, self._open, folders)
             except StartError as error:
                 self._refusals[name] = (version, str(error))
                 self._metrics.load_failures.labels(name).inc()
@@ -89,6 +92,7 @@ class Repository:
         for _, model in retiring:
             await asyncio.to_thread(model.close)
         await asyncio.to_thread(self._registry.close)
+        self._loader.shutdown(wait=False)
 
     def _reason(self, name: str, version: str, served: bool) -> str:
         refused_version, reason = self._refusals.get(name, (None, ""))

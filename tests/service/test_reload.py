@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -178,8 +179,8 @@ def test_files_that_change_while_they_are_loaded_are_refused(held_service: HeldS
 
 
 def test_waiting_images_are_answered_by_the_version_they_came_for(held_service: HeldService, models: Path) -> None:
-    """A replaced version computes all that waits in its queue, and goes only then."""
-    old = held_service.held
+    """A replaced version computes all that waits in its queue, and goes only then, with its memory."""
+    old, queue = held_service.held, weakref.ref(held_service.model.queues["forward"])
     with ThreadPoolExecutor(4) as pool:
         first = hold(held_service, pool)
         waiting = [pool.submit(post, held_service, image) for image in (GREEN, BLUE)]
@@ -195,6 +196,7 @@ def test_waiting_images_are_answered_by_the_version_they_came_for(held_service: 
     assert [answer["version"] for answer in answers] == [1, 1, 1]
     assert [answer["predictions"][0]["label"] for answer in answers] == ["red", "green", "blue"]
     wait_for(lambda: not is_told(held_service, "1") and not threads_of(1))
+    wait_for(lambda: queue() is None)
 
 
 def test_unload_answers_what_is_in_flight_and_then_404(held_service: HeldService) -> None:
