@@ -28,3 +28,5 @@ def configure_logs(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    # Pillow warns of damaged metadata; without this such a warning would stand between the lines as plain text.
+    logging.captureWarnings(True)

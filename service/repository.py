@@ -102,7 +102,10 @@ class Repository:
 
     def _find(self, name: str, version: int | None) -> list[Path]:
         """The folders of a model; a name that is no plain folder name never reaches the file system."""
-        known = {folder.name: folder for folder in find_names(self._models)} if self._models.is_dir() else {}
+        try:
+            known = {folder.name: folder for folder in find_names(self._models)}
+        except OSError as error:
+            raise LoadRefused(f"the models folder cannot be read: {error.strerror} ({error.filename})") from error
         if name not in known:
             have = ", ".join(known) or "none"
             raise UnknownModel(f"there is no model {name[:80]!r} in the models folder; there are {have}")
@@ -123,15 +126,16 @@ class Repository:
             raise NotReady("the service is shutting down: nothing is loaded any more")
 
     def _look(self) -> set[tuple[str, str]]:
-        if not self._models.is_dir():
-            return set()
         # Also folders that are no version: that they are not served should be seen.
-        return {
-            (name.name, version.name)
-            for name in find_names(self._models)
-            for version in name.iterdir()
-            if version.is_dir() and not version.name.startswith(".")
-        }
+        try:
+            return {
+                (name.name, version.name)
+                for name in find_names(self._models)
+                for version in name.iterdir()
+                if version.is_dir() and not version.name.startswith(".")
+            }
+        except OSError:  # what is served is shown all the same
+            return set()
 
     def _swap(self, name: str, opened: list[Opened], kept: dict[int, Model]) -> None:
         for model in self._registry.serve(name, opened, kept):

@@ -278,6 +278,16 @@ def test_only_names_in_the_folder_are_loaded(held_service: HeldService, models: 
     assert "hidden" not in metrics
 
 
+def test_a_models_folder_that_is_away_changes_nothing(held_service: HeldService, models: Path) -> None:
+    """Without its folder a load is refused, and what is served goes on and is still shown."""
+    models.rename(models.with_name("away"))
+    answer = change(held_service, "load")
+    assert answer.status_code == 409
+    assert "the models folder cannot be read: No such file" in answer.json()["error"]
+    assert version_of(held_service) == 1
+    assert index(held_service) == {("colours", "1"): ("READY", "")}
+
+
 def test_loads_at_once_are_one_load(held_service: HeldService, models: Path) -> None:
     """Eight loads of the same model at the same time all succeed, and its graphs are opened once."""
     slow = SlowOpening(held_service)
