@@ -1,6 +1,7 @@
 """Models that come and go while others are served: no request fails, and a bad bundle changes nothing."""
 
 import shutil
+import socket
 import threading
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,6 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
 
 from service.bundle import Bundle, GraphName
 from service.errors import Forbidden
@@ -197,6 +200,38 @@ def test_waiting_images_are_answered_by_the_version_they_came_for(held_service: 
     assert [answer["predictions"][0]["label"] for answer in answers] == ["red", "green", "blue"]
     wait_for(lambda: not is_told(held_service, "1") and not threads_of(1))
     wait_for(lambda: queue() is None)
+
+
+def test_a_body_that_arrives_after_the_swap_is_answered(held_service: HeldService, models: Path) -> None:
+    """A request that found the old version and is still being sent when it is replaced is answered by it."""
+    leases = held_service.model.leases
+    with socket.create_connection(("127.0.0.1", held_service.port), timeout=60) as connection:
+        head = f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(RED)}\r\n\r\n"
+        connection.sendall(head.encode() + RED[:20])
+        wait_for(lambda: leases._held == 1)
+        make_bundle(models, version=2)
+        shutil.rmtree(models / "colours" / "1")
+        assert change(held_service, "load").status_code == 200
+        assert version_of(held_service) == 2
+        connection.sendall(RED[20:])
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b'"version":1' in answer
+    wait_for(lambda: not threads_of(1))
+
+
+def test_tritonclient_loads_and_unloads(held_service: HeldService) -> None:
+    """The client's own calls work: unload, load, index, and the sentence of a refusal."""
+    with triton.InferenceServerClient(held_service.url.removeprefix("http://")) as client:
+        client.unload_model("colours", headers=ADMIN)
+        assert not client.is_model_ready("colours")
+        assert [entry["state"] for entry in client.get_model_repository_index(headers=ADMIN)] == ["UNAVAILABLE"]
+        client.load_model("colours", headers=ADMIN)
+        assert client.is_model_ready("colours")
+        with pytest.raises(InferenceServerException, match="there is no model 'nope' in the models folder"):
+            client.load_model("nope", headers=ADMIN)
+        with pytest.raises(InferenceServerException, match="'config' is unknown"):
+            client.load_model("colours", headers=ADMIN, config="{}")
 
 
 def test_unload_answers_what_is_in_flight_and_then_404(held_service: HeldService) -> None:
