@@ -62,13 +62,14 @@ def _serve_signature() -> inspect.Signature:
     for name, field in Settings.model_fields.items():
         text = f"{field.description} ({ENV_PREFIX}{name.upper()}, default {_default(field.default)})"
         flag = "--" + name.replace("_", "-")
-        # Everything is read as text: the one place that knows what is allowed is Settings.
-        kind = typer.Option(flag, help=text, show_default=False, metavar="VALUE")
-        parameters.append(
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, kind]
-            )
-        )
+        option: Any
+        if field.annotation is bool:
+            pair = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False)
+            option = Annotated[bool | None, pair]
+        else:
+            # Everything else is read as text: the one place that knows what is allowed is Settings.
+            option = Annotated[str | None, typer.Option(flag, help=text, show_default=False, metavar="VALUE")]
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option))
     return inspect.Signature(parameters)
 
 

@@ -13,22 +13,24 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from service import admin, api, oip
+from service import admin, api, oip, oip_repository
 from service.capture import Capture
 from service.cpus import usable_cpus
 from service.edge import Edge, Lifecycle, context_of
 from service.errors import MalformedRequest, RequestError, StartError
 from service.guard import Guard
 from service.keys import Gatekeeper
-from service.metrics import Metrics
+from service.metrics import PREDICT_ROUTE, Metrics
 from service.openapi import openapi_of
 from service.predictor import Predictor
 from service.problems import INTERNAL, Problem, error_response, problem_response
 from service.registry import Registry
+from service.repository import Repository
 from service.session import SessionOpener, open_session
 from service.settings import Settings
 from service.state import StateFile
 from service.thresholds import Thresholds
+from service.watch import Watcher
 
 MAX_DECODE_THREADS = 8
 
@@ -45,25 +47,27 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     capture = Capture(settings, metrics) if settings.capture_dir is not None else None
     predictor = Predictor(decoders, settings.max_pixels, capture.offer if capture is not None else None)
 
-    endpoint = api.PredictEndpoint(settings, lifecycle, registry, predictor, metrics)
+    predict = api.PredictEndpoint(settings, lifecycle, registry, predictor, metrics)
+    infer = oip.InferEndpoint(settings, lifecycle, registry, predictor, metrics)
+    repository = Repository(settings, lifecycle, registry, metrics)
+    watcher = Watcher(settings.models, settings.watch_seconds, registry, repository)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
+            await asyncio.to_thread(watcher.remember)
             await asyncio.to_thread(registry.load_all)
         except StartError as error:
             lifecycle.start_error = str(error)
             raise
         thresholds.report_unserved({(name, v) for name, versions in registry.table.items() for v in versions})
-        for versions in registry.table.values():
-            for model in versions.values():
-                endpoint.expect(model.metrics.labels)
         if capture is not None:
             capture.start()
         lifecycle.ready = True
-        yield
+        async with watcher.watching(settings.watch):
+            yield
         lifecycle.ready = False
-        await asyncio.to_thread(registry.close)
+        await repository.close()
         decoders.shutdown()
         if capture is not None:
             await asyncio.to_thread(capture.close)
@@ -81,11 +85,16 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     app.state.registry = registry
     app.state.thresholds = thresholds
     app.state.predictor = predictor
+    app.state.repository = repository
     # First, for the router tries its routes in their order.
-    app.router.routes.insert(0, Route(api.ROUTE, endpoint, methods=["POST"], include_in_schema=False))
+    app.router.routes[:0] = [
+        Route(PREDICT_ROUTE, predict, methods=["POST"], include_in_schema=False),
+        *(Route(path, infer, methods=["POST"], include_in_schema=False) for path in oip.INFER_ROUTES),
+    ]
     app.include_router(api.router)
     app.include_router(admin.router)
     app.include_router(oip.router)
+    app.include_router(oip_repository.router)
     app.add_api_route("/metrics", scrape, include_in_schema=False)
     # Starlette runs the one added last first: the guard stands inside the edge.
     app.add_middleware(Guard, gatekeeper=gatekeeper, metrics=metrics)

@@ -10,18 +10,14 @@ from service.settings import Settings
 
 PARAMETERS = ("model", "version", "policy", "score", "preprocess", "top_k", "partial")
 MAX_TIMEOUT_MS = 600_000
+MAX_VERSION = 2**63
 TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    model: str | None
-    version: int | None
-    policy: str | None
-    score: str | None
-    preprocess: bool
-    top_k: int | None
-    partial: bool
+class Sent:
+    """What the headers of a request say, the same on /v1 and /v2."""
+
     content_type: str
     content_length: int | None
     timeout_ms: int
@@ -29,8 +25,27 @@ class Ask:
     body_deadline: float
 
 
-def read_ask(scope: Scope, started: float, settings: Settings) -> Ask:
-    query = _read_query(scope["query_string"]) if scope["query_string"] else {}
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is known of a request before its body is read, and decides which model answers."""
+
+    sent: Sent
+    model: str | None
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Head):
+    """A request to /v1/predict."""
+
+    policy: str | None
+    score: str | None
+    preprocess: bool
+    top_k: int | None
+    partial: bool
+
+
+def read_sent(scope: Scope, started: float, settings: Settings) -> Sent:
     content_type, content_length, timeout_ms = "", None, settings.request_timeout_ms
     for name, value in scope["headers"]:
         if name == b"content-type":
@@ -38,22 +53,29 @@ def read_ask(scope: Scope, started: float, settings: Settings) -> Ask:
         elif name == b"content-length":
             content_length = int(value)  # the HTTP parser has refused everything but digits
         elif name == b"x-request-timeout-ms":
-            timeout_ms = _whole("X-Request-Timeout-Ms", value.decode("latin-1"), MAX_TIMEOUT_MS)
-    version, top_k = query.get("version"), query.get("top_k")
+            timeout_ms = whole("X-Request-Timeout-Ms", value.decode("latin-1"), MAX_TIMEOUT_MS)
     deadline = started + timeout_ms / 1000
-    return Ask(
-        model=query.get("model"),
-        version=None if version is None else _whole("version", version, 2**63),
-        policy=query.get("policy"),
-        score=query.get("score"),
-        preprocess=_truth("preprocess", query),
-        top_k=None if top_k is None else _whole("top_k", top_k, 2**31),
-        partial=_truth("partial", query),
+    return Sent(
         content_type=content_type,
         content_length=content_length,
         timeout_ms=timeout_ms,
         deadline=deadline,
         body_deadline=min(deadline, started + settings.body_timeout_ms / 1000),
+    )
+
+
+def read_ask(scope: Scope, started: float, settings: Settings) -> Ask:
+    query = _read_query(scope["query_string"]) if scope["query_string"] else {}
+    version, top_k = query.get("version"), query.get("top_k")
+    return Ask(
+        sent=read_sent(scope, started, settings),
+        model=query.get("model"),
+        version=None if version is None else whole("version", version, MAX_VERSION),
+        policy=query.get("policy"),
+        score=query.get("score"),
+        preprocess=_truth("preprocess", query),
+        top_k=None if top_k is None else whole("top_k", top_k, 2**31),
+        partial=_truth("partial", query),
     )
 
 
@@ -74,7 +96,7 @@ def _read_query(raw: bytes) -> dict[str, str]:
     return query
 
 
-def _whole(name: str, text: str, largest: int) -> int:
+def whole(name: str, text: str, largest: int) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and 1 <= int(text) <= largest):
         raise MalformedRequest(f"{name} must be a whole number from 1 to {largest}, not {text[:40]!r}")
     return int(text)

@@ -41,7 +41,7 @@ async def read_images(
             f"Content-Type {media_type!r} is not served: send image/png, image/jpeg, image/webp, image/bmp, "
             "image/gif or image/tiff with the file as body, or multipart/form-data, or application/json"
         )
-    body = _stream(receive, content_length, limits.max_bytes)
+    body = stream(receive, content_length, limits.max_bytes)
     if media_type in RAW_TYPES:
         return [await _read_raw(body)]
     if media_type == "application/json":
@@ -52,7 +52,7 @@ async def read_images(
     return await _images_of_multipart(body, content_type, limits.max_images)
 
 
-async def _stream(receive: Receive, content_length: int | None, max_bytes: int) -> AsyncIterator[bytes]:
+async def stream(receive: Receive, content_length: int | None, max_bytes: int) -> AsyncIterator[bytes]:
     """The chunks of a body, and TooLarge as soon as they are too many."""
     taken, allowed = 0, max_bytes
     if content_length is not None and content_length > max_bytes:
@@ -96,10 +96,10 @@ def _images_of_json(body: bytes, max_images: int) -> list[bytes | RequestError]:
         raise MalformedRequest('the JSON body must be {"images": [base64, …]} with at least one image')
     if len(images) > max_images:
         raise TooLarge(f"the request has {len(images)} images; at most {max_images} are allowed")
-    return [_unpack(image) for image in images]
+    return [unpack(image) for image in images]
 
 
-def _unpack(image: object) -> bytes | RequestError:
+def unpack(image: object) -> bytes | RequestError:
     if not isinstance(image, str):
         return InvalidImage(f"the image is a JSON {type(image).__name__}, not a string of base64")
     try:

@@ -137,7 +137,7 @@ def _parse(path: Path) -> Manifest:
     text = path.read_bytes()
     try:
         raw = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BundleError(path, "file", f"text that is not JSON ({error})", "a JSON object") from error
     if not isinstance(raw, dict):
         raise BundleError(path, "file", f"a JSON {type(raw).__name__}", "a JSON object")

@@ -12,9 +12,11 @@ ConfgateError
     ├── Forbidden            403 a key that may not do this
     ├── UnknownModel         404 no such model or version is loaded
     ├── BodyTimeout          408 the body came too slowly, or never came whole
+    ├── LoadRefused          409 a bundle was refused; what was served before goes on
     ├── TooLarge             413 too many bytes, pixels, images or parts
     ├── UnsupportedType      415 the Content-Type is none that is served
     ├── InvalidImage         422 the bytes are not an image that can be decoded
+    ├── WrongShape           422 a tensor's shape is not the model's, or not that of its data
     ├── QueueFull            429 the queue has no room: try again after `retry_after` seconds
     ├── InferenceFailed      500 the model failed on this batch
     ├── StateNotSaved        500 a change could not be kept, and was not made
@@ -83,6 +85,9 @@ class UnknownModel(RequestError): ...
 class BodyTimeout(RequestError): ...
 
 
+class LoadRefused(RequestError): ...
+
+
 class TooLarge(RequestError): ...
 
 
@@ -90,6 +95,9 @@ class UnsupportedType(RequestError): ...
 
 
 class InvalidImage(RequestError): ...
+
+
+class WrongShape(RequestError): ...
 
 
 class QueueFull(RequestError):

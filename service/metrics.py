@@ -21,6 +21,7 @@ MAX_LABELLED_CLASSES = 100
 CUSTOM = "custom"  # the policy of a threshold that an operator has set
 CAPTURE_DROPS = ("queue_full", "duplicate", "error")
 OUTCOMES = ("ok", "invalid", "shed", "timeout", "cancelled", "error")
+PREDICT_ROUTE, INFER_ROUTE = "/v1/predict", "/v2/models/{model}/infer"
 
 
 class ScoreCounts:
@@ -49,6 +50,9 @@ class ModelMetrics:
     def __init__(self, metrics: "Metrics", manifest: Manifest) -> None:
         self.labels = (manifest.name, str(manifest.version))
         self._metrics = metrics
+        self._manifest = manifest
+        # From 0 on: a counter that appears with a 1 has no rate Prometheus could see.
+        self.requests = {route: metrics.bind_requests(self.labels, route) for route in (PREDICT_ROUTE, INFER_ROUTE)}
         self.accepted = metrics.predictions.labels(*self.labels, "accepted")
         self.rejected = metrics.predictions.labels(*self.labels, "rejected")
         self.decode = metrics.decode_seconds.labels(*self.labels)
@@ -59,6 +63,15 @@ class ModelMetrics:
             else []
         )
         self.scores = {name: ScoreCounts(score) for name, score in manifest.scores.items()}
+        self.graphs: list[GraphName] = []
+        self._policies = [(name, policy) for name, score in manifest.scores.items() for policy in score.policies]
+        self.custom_score: ScoreName | None = None
+        self.custom_decisions = [0, 0]  # rejected, accepted
+
+    def loaded(self, seconds: float, requested: str, active: str) -> None:
+        """From now on this model's counts are part of a scrape, in the place of those of the same version before."""
+        metrics, manifest = self._metrics, self._manifest
+        metrics.serve(self)
         for name, score in manifest.scores.items():
             for policy_name, policy in score.policies.items():
                 labels = (*self.labels, policy_name, name)
@@ -66,10 +79,11 @@ class ModelMetrics:
                 metrics.policy_expected.labels(*labels).set(policy.expected_rejection_rate)
                 metrics.policy_images.labels(*labels).set(policy.n)
                 metrics.policy_margin.labels(*labels).set(0)
-        self._policies = [(score, policy) for score, item in manifest.scores.items() for policy in item.policies]
-        self.custom_score: ScoreName | None = None
-        self.custom_decisions = [0, 0]  # rejected, accepted
         self.show_active(manifest.default.score, manifest.default.policy, False)
+        metrics.device_info.labels(*self.labels, requested, active).set(1)
+        metrics.load_seconds.labels(*self.labels).set(seconds)
+        metrics.model_ready.labels(*self.labels).set(1)
+        metrics.load_failures.labels(self.labels[0])  # so that it reads 0 and not nothing
 
     def count_image(self, scores: Mapping[ScoreName, tuple[float, float]], class_id: int, accepted: bool) -> None:
         """One answered image: each score it was given (unbounded, shown), and what was answered."""
@@ -115,17 +129,14 @@ class ModelMetrics:
 
     def queue(self, graph: GraphName, limit: int, images: Callable[[], float]) -> "QueueMetrics":
         metrics, labels = self._metrics, (*self.labels, graph)
+        self.graphs.append(graph)
         metrics.queue_limit.labels(*labels).set(limit)
         metrics.queue_images.labels(*labels).set_function(images)
         return QueueMetrics(metrics, labels)
 
-    def loaded(self, seconds: float, requested: str, active: str) -> None:
-        metrics = self._metrics
-        metrics.device_info.labels(*self.labels, requested, active).set(1)
-        metrics.load_seconds.labels(*self.labels).set(seconds)
-        metrics.model_ready.labels(*self.labels).set(1)
-        metrics.load_failures.labels(self.labels[0])  # so that it reads 0 and not nothing
-        metrics.serve(self)
+    def retired(self) -> None:
+        """Nothing of this version is told any more, unless another bundle of the same version took its place."""
+        self._metrics.forget(self)
 
 
 class QueueMetrics:
@@ -244,13 +255,36 @@ class Metrics:
         self.capture_images = gauge("capture_images", "Images in the capture folder.")
         self.capture_bytes = gauge("capture_bytes", "Bytes in the capture folder.")
         self.refused_keys = counter("unauthorised_requests", "Requests without a key, or with an unknown one.")
+        self._described = (
+            *(self.policy_threshold, self.policy_expected, self.policy_images, self.policy_active),
+            *(self.policy_margin, self.gate_ignored, self.device_info),
+        )
+        self._of_version: tuple[Counter | Gauge | Histogram, ...] = (
+            *(self.requests, self.predictions, self.rejections_by_label, *self._described, self.request_seconds),
+            *(self.decode_seconds, self.queue_seconds, self.inference_seconds, self.batch_size),
+            *(self.queue_images, self.queue_limit, self.model_ready, self.load_seconds, self.captured),
+        )
         registry.register(_ScoreCollector(lambda: list(self._served.values())))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
 
     def serve(self, model: ModelMetrics) -> None:
-        """From now on this model's counts are part of a scrape."""
-        self._served[model.labels[0], model.labels[1]] = model
+        if model.labels in self._served:
+            # What the bundle before said of its policies and its device need not be true of this one.
+            self._remove(model.labels, self._described)
+        self._served[model.labels] = model
+
+    def forget(self, model: ModelMetrics) -> None:
+        if self._served.get(model.labels) is model:
+            del self._served[model.labels]
+            for graph in model.graphs:
+                # A gauge and its function hold each other, and through them the queue and its session.
+                self.queue_images.labels(*model.labels, graph).set_function(float)
+            self._remove(model.labels, self._of_version)
+
+    def _remove(self, labels: tuple[str, str], metrics: Iterable[Counter | Gauge | Histogram]) -> None:
+        for metric in metrics:
+            metric.remove_by_labels(dict(zip(MODEL, labels, strict=True)))
 
     def bind_requests(self, model: tuple[str, str], route: str) -> "RequestMetrics":
         return RequestMetrics(

@@ -9,9 +9,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.errors import Forbidden, StateNotSaved
+from service.errors import Forbidden, LoadRefused, StateNotSaved, WrongShape
 from service.gate import ScoreName
 from service.guard import PUBLIC_PATHS
+from service.openapi_v2 import SCHEMAS_V2, infer_paths
 from service.preprocess import MEDIA_TYPES
 from service.problems import PROBLEMS
 from service.schemas import PredictRequest, PredictResponse, ProblemResponse
@@ -23,7 +24,8 @@ SECURITY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer KEY"},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
-OF_PREDICT = [problem for kind, problem in PROBLEMS.items() if kind not in (Forbidden, StateNotSaved)]
+OF_OTHER_ROUTES = (Forbidden, LoadRefused, StateNotSaved, WrongShape)
+OF_PREDICT = [problem for kind, problem in PROBLEMS.items() if kind not in OF_OTHER_ROUTES]
 BINARY = {"type": "string", "format": "binary"}
 
 
@@ -34,13 +36,14 @@ def openapi_of(app: FastAPI, settings: Settings) -> Callable[[], dict[str, Any]]
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             _, definitions = models_json_schema(
-                [(model, "serialization") for model in SCHEMAS], ref_template="#/components/schemas/{model}"
+                [(model, "serialization") for model in (*SCHEMAS, *SCHEMAS_V2)],
+                ref_template="#/components/schemas/{model}",
             )
             schema["components"]["schemas"] |= definitions["$defs"]
             schema["components"]["securitySchemes"] = SECURITY_SCHEMES
             # {} is "none": whether a key is needed depends on where the service listens.
             schema["security"] = [{}, *({name: []} for name in SECURITY_SCHEMES)]
-            schema["paths"] = {"/v1/predict": {"post": _predict(settings)}, **schema["paths"]}
+            schema["paths"] = {"/v1/predict": {"post": _predict(settings)}, **infer_paths(settings), **schema["paths"]}
             _describe_refusals(schema)
             app.openapi_schema = schema
         return app.openapi_schema

@@ -7,10 +7,13 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from service.batcher import Batcher, Ticket
 from service.bundle import Bundle, GraphName, Manifest
 from service.errors import InferenceFailed, MalformedRequest, RequestError
 from service.gate import PREPROCESSED_SCORES, Outputs, ScoreName, accept, softmax
+from service.leases import Leases
 from service.metrics import CUSTOM, ModelMetrics
 from service.preprocess import Pixels, decode
 from service.session import ActiveDevice, Device
@@ -64,6 +67,7 @@ class Model:
     requested_device: Device
     device: ActiveDevice
     override: GateOverride = field(default_factory=GateOverride)
+    leases: Leases = field(default_factory=Leases)
 
     @property
     def manifest(self) -> Manifest:
@@ -100,6 +104,10 @@ class Model:
             raise MalformedRequest(f"policy {policy!r} is unknown; score {score} has {', '.join(policies)}")
         return gate
 
+    def close(self) -> None:
+        for queue in self.queues.values():
+            queue.close()
+
     def _preprocessed_score(self) -> ScoreName:
         score = self.manifest.preprocessed_score
         if score is None:
@@ -123,7 +131,7 @@ class Predictor:
         self,
         model: Model,
         gate: Gate,
-        images: Sequence[bytes | RequestError],
+        images: Sequence[bytes | Pixels | RequestError],
         *,
         preprocess: bool,
         partial: bool,
@@ -136,6 +144,8 @@ class Predictor:
             for place, image in enumerate(images):
                 if isinstance(image, RequestError):
                     queue.refuse(ticket, place, image)
+                elif isinstance(image, np.ndarray):
+                    queue.put(ticket, place, image)
                 else:
                     # A decoded image goes from its thread straight into the queue: the loop is not asked between.
                     self._decoders.submit(self._decode, model, queue, ticket, place, image)

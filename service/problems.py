@@ -27,9 +27,11 @@ PROBLEMS: dict[type[errors.RequestError], Problem] = {
     errors.Forbidden: Problem(403, "forbidden", "This key may not do that"),
     errors.UnknownModel: Problem(404, "unknown-model", "No such model is loaded"),
     errors.BodyTimeout: Problem(408, "body-timeout", "The request body did not arrive in time"),
+    errors.LoadRefused: Problem(409, "load-refused", "The bundle was refused"),
     errors.TooLarge: Problem(413, "too-large", "The request is larger than is allowed"),
     errors.UnsupportedType: Problem(415, "unsupported-type", "The content type is not served"),
     errors.InvalidImage: Problem(422, "invalid-image", "The image cannot be decoded"),
+    errors.WrongShape: Problem(422, "wrong-shape", "The tensor has the wrong shape"),
     errors.QueueFull: Problem(429, "queue-full", "Too much is waiting already"),
     errors.InferenceFailed: Problem(500, "inference-failed", "The model failed"),
     errors.StateNotSaved: Problem(500, "state-not-saved", "The change could not be saved"),
@@ -70,7 +72,8 @@ def problem_response(
     headers: dict[str, str] | None = None,
 ) -> Response:
     if path.startswith("/v2"):
-        content, media_type = to_json({"error": detail}), "application/json"
+        said = detail if index is None else f"image {index}: {detail}"
+        content, media_type = to_json({"error": said}), "application/json"
     else:
         content = to_json({**problem_body(problem, detail, index), "request_id": request_id})
         media_type = "application/problem+json"

@@ -2,13 +2,15 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from service.batcher import Batcher
 from service.bundle import Bundle, GraphName, load_bundle
-from service.errors import BundleError, NotReady, SettingsError, StartError, UnknownModel
+from service.errors import BundleError, NotReady, SettingsError, UnknownModel
+from service.folders import find_bundles, fingerprint
 from service.metrics import Metrics, ModelMetrics
 from service.predictor import Model, Reading, gates_of, read_outputs
 from service.session import Session, SessionOpener, open_session
@@ -18,6 +20,14 @@ from service.thresholds import Thresholds, show
 log = logging.getLogger("confgate")
 
 Table = Mapping[str, Mapping[int, Model]]
+
+
+class Opened(NamedTuple):
+    """A bundle whose graphs are open and warm; nobody is served with it yet."""
+
+    bundle: Bundle
+    sessions: Mapping[GraphName, Session]
+    seconds: float
 
 
 class Registry:
@@ -47,30 +57,26 @@ class Registry:
 
     def load_all(self) -> None:
         """Loads every bundle under the models folder; the first bad one raises StartError."""
-        table: dict[str, dict[int, Model]] = {}
-        try:
-            for folder in find_bundles(self._settings.models):
-                bundle = load_bundle(folder)
-                model = self._open(bundle)
-                table.setdefault(bundle.manifest.name, {})[bundle.manifest.version] = model
-        except StartError:
-            _close(table)
-            raise
+        opened: dict[str, list[Opened]] = {}
+        for folder in find_bundles(self._settings.models):
+            one = self.open(folder)
+            assert one is not None
+            opened.setdefault(one.bundle.manifest.name, []).append(one)
         default = self._settings.default_model
-        if default is not None and default not in table:
-            _close(table)
-            raise SettingsError(f"default_model: {default!r} is not allowed: served are {', '.join(table)}")
-        self._table = MappingProxyType(table)
+        if default is not None and default not in opened:
+            raise SettingsError(f"default_model: {default!r} is not allowed: served are {', '.join(opened)}")
+        for name, versions in opened.items():
+            self.serve(name, versions)
 
     def get(self, name: str | None, version: int | None) -> Model:
         """The model a request asks for."""
         table = self._table
-        if not table:
-            raise NotReady("no model is loaded yet")
-        name = name or self._settings.default_model or next(iter(table))
+        name = name or self.default_name
+        if name is None:
+            raise NotReady("no model is loaded")
         versions = table.get(name)
         if versions is None:
-            raise UnknownModel(f"model {name!r} is not loaded; served are {', '.join(table)}")
+            raise UnknownModel(f"model {name[:80]!r} is not loaded; served are {', '.join(table) or 'none'}")
         if version is None:
             return versions[max(versions)]
         if version not in versions:
@@ -78,24 +84,60 @@ class Registry:
             raise UnknownModel(f"version {version} of model {name!r} is not loaded; served are {have}")
         return versions[version]
 
+    def open(self, folder: Path, go_on: Callable[[], None] = lambda: None) -> Opened | None:
+        """In any thread: verifies a bundle, opens its graphs and warms them up; None if it is served already.
+
+        `go_on` is called between the steps, and may raise to end them.
+        """
+        started, settings = time.perf_counter(), self._settings
+        try:
+            before = fingerprint(folder)
+            bundle = load_bundle(folder)
+            manifest = bundle.manifest
+            served = self._table.get(manifest.name, {}).get(manifest.version)
+            if served is not None and served.manifest == manifest:
+                return None
+            sessions: dict[GraphName, Session] = {}
+            for graph in manifest.graphs:
+                go_on()
+                sessions[graph] = self._open_session(
+                    bundle, graph, settings.device, settings.threads, settings.max_batch
+                )
+            if fingerprint(folder) != before:
+                # What was hashed need not be what was opened.
+                raise BundleError(folder, "files", "some that changed while they were loaded", "files at rest")
+        except OSError as error:
+            raise BundleError(
+                error.filename or folder, "file", f"none ({error.strerror})", "a readable file"
+            ) from error
+        return Opened(bundle, sessions, time.perf_counter() - started)
+
+    def serve(self, name: str, opened: Sequence[Opened], kept: Mapping[int, Model] | None = None) -> list[Model]:
+        """Swaps a model's versions: from now on they are `opened` and `kept`. Returns those that are out.
+
+        On the event loop, as retiring is, so that metrics of equal labels are never made and removed at once.
+        """
+        before = self._table.get(name, {})
+        fresh = {one.bundle.manifest.version: self._model(one) for one in opened}
+        versions = dict(sorted({**(kept or {}), **fresh}.items()))
+        table = {**self._table, name: MappingProxyType(versions)}
+        self._table = MappingProxyType({key: table[key] for key in sorted(table) if table[key]})
+        return [model for model in before.values() if versions.get(model.manifest.version) is not model]
+
     def close(self) -> None:
         table, self._table = self._table, MappingProxyType({})
-        _close(table)
+        for versions in table.values():
+            for model in versions.values():
+                model.close()
 
-    def _open(self, bundle: Bundle) -> Model:
-        started = time.perf_counter()
-        settings, manifest = self._settings, bundle.manifest
+    def _model(self, opened: Opened) -> Model:
+        settings, manifest, sessions = self._settings, opened.bundle.manifest, opened.sessions
         metrics = ModelMetrics(self._metrics, manifest)
-        sessions = {
-            graph: self._open_session(bundle, graph, settings.device, settings.threads, settings.max_batch)
-            for graph in manifest.graphs
-        }
-        queues = {graph: self._open_queue(bundle, graph, session, metrics) for graph, session in sessions.items()}
+        queues = {graph: self._queue(manifest.name, opened, graph, metrics) for graph in sessions}
         device, providers = sessions["forward"].device, list(sessions["forward"].providers)
         if settings.device == "auto" and device == "cpu":
             log.warning("no CUDA device could be had: serving on the CPU", extra={"providers": providers})
-        seconds = time.perf_counter() - started
-        metrics.loaded(seconds, settings.device, device)
+        metrics.loaded(opened.seconds, settings.device, device)
         log.info(
             "model loaded",
             extra={
@@ -103,46 +145,21 @@ class Registry:
                 "version": manifest.version,
                 "device": device,
                 "providers": providers,
-                "seconds": round(seconds, 3),
+                "seconds": round(opened.seconds, 3),
             },
         )
         override = self._thresholds.override_of(manifest)
-        model = Model(bundle, queues, gates_of(manifest), metrics, settings.device, device, override=override)
+        model = Model(opened.bundle, queues, gates_of(manifest), metrics, settings.device, device, override=override)
         show(model)
         return model
 
-    def _open_queue(
-        self, bundle: Bundle, graph: GraphName, session: Session, metrics: ModelMetrics
-    ) -> Batcher[Reading]:
-        manifest, limit = bundle.manifest, self._settings.max_queue_images
+    def _queue(self, name: str, opened: Opened, graph: GraphName, metrics: ModelMetrics) -> Batcher[Reading]:
+        manifest, session, limit = opened.bundle.manifest, opened.sessions[graph], self._settings.max_queue_images
         queue: Batcher[Reading] = Batcher(
             lambda images: read_outputs(manifest, session.run(images)),
-            name=f"{manifest.name}-{manifest.version}-{graph}",
+            name=f"{name}-{manifest.version}-{graph}",
             max_batch=self._settings.max_batch,
             max_queue=limit,
             observer=metrics.queue(graph, limit, lambda: queue.images),
         )
         return queue
-
-
-def find_bundles(models: Path) -> list[Path]:
-    """Every MODELS/NAME/VERSION, versions in rising order. Hidden folders are bundles still being written."""
-    if not models.is_dir():
-        raise SettingsError(f"models: '{models}' is not allowed: there is no such folder")
-    folders = []
-    for name in sorted(entry for entry in models.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
-        versions = [entry for entry in name.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
-        for version in versions:
-            if not version.name.isdecimal():
-                raise BundleError(version, "version", repr(version.name), "a folder named by a whole number")
-        folders += sorted(versions, key=lambda folder: int(folder.name))
-    if not folders:
-        raise SettingsError(f"models: '{models}' is not allowed: it holds no NAME/VERSION with a bundle.json")
-    return folders
-
-
-def _close(table: Table) -> None:
-    for versions in table.values():
-        for model in versions.values():
-            for queue in model.queues.values():
-                queue.close()

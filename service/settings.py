@@ -39,6 +39,10 @@ class Settings(BaseSettings):
     state: Path | None = Field(
         None, description="Folder that keeps the thresholds an operator sets; without one a restart forgets them."
     )
+    watch: bool = Field(False, description="Load models by themselves when their folder changes.")
+    watch_seconds: float = Field(
+        2.0, ge=0.01, le=3600, description="Time between two looks at the models folder, with watch."
+    )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
     published_on: str | None = Field(

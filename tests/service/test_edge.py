@@ -1,9 +1,11 @@
 """Request ids, trace context and the log line of each request."""
 
+import io
 import re
 
 import httpx
 import pytest
+from PIL import Image
 
 from tests.conftest import GREY, RED, Service
 
@@ -84,3 +86,12 @@ def test_a_request_leaves_one_line_that_tells_its_story(client: httpx.Client, se
     text = "".join(service.lines)
     assert "secret-name" not in text
     assert "private words" not in text
+
+
+def test_warnings_of_libraries_are_lines_too(client: httpx.Client, service: Service) -> None:
+    """An image that makes Pillow warn leaves a line of JSON like any other, not plain text between them."""
+    picture, exif = io.BytesIO(), b"Exif\0\0II*\0\x08\0\0\0\xff\xff"
+    Image.new("RGB", (8, 8)).save(picture, "JPEG", exif=exif)
+    client.post("/v1/predict", content=picture.getvalue(), headers={"Content-Type": "image/jpeg"})
+    service.wait_for_line("EXIF")
+    assert any("EXIF" in line["message"] for line in service.log())

@@ -1,0 +1,49 @@
+"""How long the event loop stands still while a bundle is loaded in a thread: python -m benchmarks.loading_stall
+
+A task that sleeps 1 ms at a time notes its longest gap: with nothing to do, while the files are hashed, and while each
+graph is opened and warmed up. If opening a session held the interpreter lock, the gap would be as long as the opening.
+The control computes for a second without the lock: what it costs the loop is the price of a busy CPU alone.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from service.bundle import load_bundle
+from service.session import open_session
+
+BUNDLE = Path("models/cifar10/1")
+ROUNDS = 5
+
+
+async def watch_gaps(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds the work took in a thread, and the loop's longest gap meanwhile."""
+    longest, task = 0.0, asyncio.create_task(asyncio.to_thread(work))
+    started = last = time.perf_counter()
+    while not task.done():
+        await asyncio.sleep(0.001)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    await task
+    return time.perf_counter() - started, longest
+
+
+async def main() -> None:
+    bundle, memory = load_bundle(BUNDLE), bytes(50_000_000)
+    steps: dict[str, Callable[[], object]] = {
+        "nothing": lambda: time.sleep(0.5),
+        "control": lambda: [hashlib.sha256(memory) for _ in range(20)],
+        "hashing": lambda: load_bundle(BUNDLE),
+        "forward": lambda: open_session(bundle, "forward", "cpu"),
+        "perturbed": lambda: open_session(bundle, "perturbed", "cpu"),
+    }
+    for name, work in steps.items():
+        results = [await watch_gaps(work) for _ in range(ROUNDS)]
+        shown = ", ".join(f"{gap * 1000:.0f} of {seconds * 1000:.0f}" for seconds, gap in results)
+        print(f"{name:10} longest gap, in ms of the time it took: {shown}", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,144 @@
+"""A route that predicts, as plain ASGI: the path that has to be fast.
+
+/v1/predict and /v2/…/infer differ in how a question is read and how its answer is written. Everything between is
+here, once: which model, limits, deadlines, hang-ups, what is counted and what is logged.
+"""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from service import errors
+from service.asking import Head
+from service.bodies import BodyLimits
+from service.disconnect import HangUpWatch
+from service.edge import Context, Lifecycle, context_of
+from service.metrics import Metrics
+from service.predictor import Decision, Gate, Model, Predictor
+from service.preprocess import Pixels
+from service.problems import error_response
+from service.registry import Registry
+from service.settings import Settings
+
+OUTCOMES: dict[type[errors.RequestError], str] = {
+    errors.QueueFull: "shed",
+    errors.NotReady: "shed",
+    errors.DeadlineExceeded: "timeout",
+    errors.InferenceFailed: "error",
+}
+
+AnyHead = TypeVar("AnyHead", bound=Head)
+Asked = TypeVar("Asked")
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[Asked]):
+    """What the predictor needs to know; `asked` is what the answer must know besides."""
+
+    asked: Asked
+    gate: Gate
+    images: Sequence[bytes | Pixels | errors.RequestError]
+    preprocess: bool
+    partial: bool = False
+
+
+class Endpoint(ABC, Generic[AnyHead, Asked]):
+    route: ClassVar[str]
+
+    def __init__(
+        self,
+        settings: Settings,
+        lifecycle: Lifecycle,
+        registry: Registry,
+        predictor: Predictor,
+        metrics: Metrics,
+    ) -> None:
+        self.settings = settings
+        self.limits = BodyLimits(settings.max_body_bytes, settings.max_images)
+        self._lifecycle = lifecycle
+        self._registry = registry
+        self._predictor = predictor
+        # For requests that find no model.
+        self._nobodys = metrics.bind_requests(("", ""), self.route)
+
+    @abstractmethod
+    def read_head(self, scope: Scope, started: float) -> AnyHead:
+        """From path, query and headers."""
+
+    @abstractmethod
+    async def read_question(self, head: AnyHead, model: Model, receive: Receive) -> Question[Asked]:
+        """From the body."""
+
+    @abstractmethod
+    def write_answer(
+        self,
+        question: Question[Asked],
+        model: Model,
+        decisions: Sequence[Decision | errors.RequestError],
+        request_id: str,
+    ) -> Response: ...
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = context_of(scope)
+        outcome, counts = "error", self._nobodys
+        # The lease outlives the count: a replaced version's metrics go when its last request has been counted.
+        with ExitStack() as leased:
+            try:
+                head = self.read_head(scope, context.started)
+                model = self._choose(head)
+                leased.enter_context(model.leases)
+                counts = model.metrics.requests[self.route]
+                context.log |= {"model": model.manifest.name, "version": model.manifest.version}
+                response = await self._answer(head, model, receive, context)
+                outcome = "ok"
+            except errors.RequestError as error:
+                outcome = OUTCOMES.get(type(error), "invalid")
+                context.log["problem"] = error.detail
+                response = error_response(error, self.route, context.request_id)
+            except errors.ClientGone:
+                outcome = "cancelled"
+                return
+            finally:
+                counts.done(outcome, time.monotonic() - context.started)
+        await response(scope, receive, send)
+
+    def _choose(self, head: Head) -> Model:
+        if self._lifecycle.draining:
+            raise errors.NotReady("the service is shutting down: send the request to another replica")
+        if self._lifecycle.in_flight > self.settings.max_requests:
+            raise errors.QueueFull(
+                f"{self.settings.max_requests} requests are in flight already; try again in 1 s", retry_after=1
+            )
+        return self._registry.get(head.model, head.version)
+
+    async def _answer(self, head: AnyHead, model: Model, receive: Receive, context: Context) -> Response:
+        """Reads the question and has it decided, each in its time."""
+        sent, question = head.sent, None
+        try:
+            async with asyncio.timeout_at(sent.body_deadline) as limit:
+                question = await self.read_question(head, model, receive)
+                limit.reschedule(sent.deadline)
+                with HangUpWatch(receive):
+                    decisions = await self._predictor.predict(
+                        model,
+                        question.gate,
+                        question.images,
+                        preprocess=question.preprocess,
+                        partial=question.partial,
+                        deadline=sent.deadline,
+                        request_id=context.request_id,
+                    )
+        except TimeoutError:
+            if question is None:
+                raise errors.BodyTimeout("the request body did not arrive whole in time") from None
+            raise errors.DeadlineExceeded(f"no answer within {sent.timeout_ms} ms") from None
+        rejected = sum(isinstance(item, Decision) and not item.accepted for item in decisions)
+        context.log |= {"images": len(decisions), "rejected": rejected, "policy": question.gate.policy}
+        return self.write_answer(question, model, decisions, context.request_id)
