@@ -15,8 +15,8 @@ from service.folders import fingerprint
 from service.watch import Look, Watcher, look
 from tests.conftest import Service, make_bundle
 from tests.service.conftest import HeldService
+from tests.service.reloading import version_of
 from tests.service.test_load import wait_for
-from tests.service.test_reload import version_of
 
 WATCHING = pytest.mark.parametrize("held_service", [{"watch": True, "watch_seconds": 0.02}], indirect=True)
 
