@@ -28,6 +28,7 @@ from PIL import Image
 
 from service import bundle as contract
 from service.gate import HISTOGRAM_EDGES, histogram
+from service.keys import new_key
 from service.typicality import quantiles_of
 
 ROOT = Path(__file__).parent.parent
@@ -220,6 +221,11 @@ def bundle_folder(models: Path) -> BundleFolder:
     return make_bundle(models)
 
 
+# An operator's key, and what sends it. Others need none on loopback while there is only this one.
+OPERATOR, OPERATOR_LINE = new_key("operator", "admin")
+ADMIN = {"X-API-Key": OPERATOR}
+
+
 class Service:
     """`confgate serve` as a process of its own, and the lines of its log."""
 
@@ -289,7 +295,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     make_bundle(models)
     make_bundle(models, version=2, change=lambda raw: raw.update(temperature=2.0))
     make_bundle(models, "plain", confidence=False)
-    running = Service(models, "--default-model", "colours", "--max-images", "8", "--max-body-bytes", "300000")
+    limits = ("--max-images", "8", "--max-body-bytes", "300000")
+    running = Service(models, "--default-model", "colours", *limits, "--api-keys", OPERATOR_LINE)
     yield running.wait_until_serving()
     assert running.stop() == 0
 

@@ -16,7 +16,7 @@ from service.preprocess import Pixels
 from service.server import DrainingServer
 from service.session import ActiveDevice, Device, OnnxSession, open_session
 from service.settings import Settings
-from tests.conftest import make_bundle
+from tests.conftest import OPERATOR_LINE, make_bundle
 
 
 class HeldSession:
@@ -65,7 +65,7 @@ class ThreadedServer(DrainingServer):
 class HeldService:
     def __init__(self, models: Path, **settings: Any) -> None:
         self.session: HeldSession | None = None
-        given = {"port": 0, "access_log": False, "request_timeout_ms": 60_000, **settings}
+        given = {"port": 0, "access_log": False, "api_keys": OPERATOR_LINE, "request_timeout_ms": 60_000, **settings}
         self.settings = Settings(models=models, device="cpu", **given)
         self.app = create_app(self.settings, self._open_session)
         self.server = ThreadedServer(self.app, self.settings)

@@ -7,11 +7,8 @@ import httpx
 
 from service.bundle import Bundle, GraphName
 from service.session import Device
-from tests.conftest import RED
+from tests.conftest import ADMIN, RED
 from tests.service.conftest import HeldService, HeldSession
-
-# What an administrator sends along.
-ADMIN: dict[str, str] = {}
 
 
 def change(service: HeldService, action: str, model: str = "colours", **parameters: Any) -> httpx.Response:

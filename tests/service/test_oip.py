@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 from service.manifest import Input
 from service.preprocess import decode
 from service.schemas_v2 import ErrorResponse, IndexEntry, InferenceResponse, ModelMetadata, ServerMetadata
-from tests.conftest import GREEN, LABELS, RED, SIDE, Service, solid
+from tests.conftest import ADMIN, GREEN, LABELS, RED, SIDE, Service, solid
 from tests.service.conftest import HeldService
 from tests.service.test_load import hold, wait_for
 
@@ -239,7 +239,7 @@ def test_v2_sheds_and_drains_like_v1(held_service: HeldService) -> None:
         for refused in (post(client, json_request("red")), client.get("/v2/models/colours/ready")):
             assert refused.status_code == 503
             assert "shutting down" in refused.json()["error"]
-        assert client.post("/v2/repository/models/colours/load").status_code == 503
+        assert client.post("/v2/repository/models/colours/load", headers=ADMIN).status_code == 503
         held_service.held.go_on.set()
         assert first.result().status_code == waiting.result().status_code == 200
 
@@ -265,7 +265,20 @@ def test_the_document_covers_v2(client: httpx.Client) -> None:
         *("/v2/repository/models/{model}/load", "/v2/repository/models/{model}/unload"),
     }
     infer = document["paths"]["/v2/models/{model}/infer"]["post"]
-    assert set(infer["responses"]) == {"200", "400", "404", "408", "413", "415", "422", "429", "500", "503", "504"}
+    assert set(infer["responses"]) == {
+        "200",
+        "400",
+        "401",
+        "404",
+        "408",
+        "413",
+        "415",
+        "422",
+        "429",
+        "500",
+        "503",
+        "504",
+    }
     schemas = document["components"]["schemas"]
     assert {"InferenceRequest", "InferenceResponse", "ErrorResponse", "RepositoryRequest"} <= set(schemas)
     assert not [path for path in paths if "HTTPValidationError" in json.dumps(document["paths"][path])]
@@ -273,7 +286,7 @@ def test_the_document_covers_v2(client: httpx.Client) -> None:
 
 def test_the_index_shows_what_is_served(asker: triton.InferenceServerClient) -> None:
     """The repository index has every version with its state."""
-    entries = asker.get_model_repository_index()
+    entries = asker.get_model_repository_index(headers=ADMIN)
     assert [(entry["name"], entry["version"], entry["state"], entry["reason"]) for entry in entries] == [
         (name, version, "READY", "") for name, version in (("colours", "1"), ("colours", "2"), ("plain", "1"))
     ]
