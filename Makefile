@@ -8,12 +8,13 @@ RUNTIME ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 MODELS ?= models
 RUN ?= runs/compact-cifar10
+DURATION ?= 1800
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format types train bench clean
+.PHONY: help serve test lint format types train bench bench-serving soak clean
 
 help: ## list the tasks
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 serve: $(VENV)/.serve ## set up what it needs and serve models/ on port 8000
 	$(BIN)/confgate serve --models $(MODELS)
@@ -36,6 +37,12 @@ train: $(VENV)/.dev data/cifar10.npz ## train on CIFAR-10 (RUN=runs/NAME; resume
 
 bench: $(VENV)/.dev ## run the benchmarks side by side
 	$(BIN)/python -m benchmarks
+
+bench-serving: $(VENV)/.dev ## confgate beside other model servers (installs them into .bench; needs wrk and Java)
+	$(BIN)/python -m benchmarks.serving
+
+soak: $(VENV)/.dev ## saturate the service with good and hostile requests (DURATION=seconds, default 30 minutes)
+	$(BIN)/python -m benchmarks.soak --seconds $(DURATION)
 
 clean: ## remove the environment and caches, keep data, runs and models
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
