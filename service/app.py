@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from service import api, oip
 from service.cpus import usable_cpus
+from service.documentation import add_documentation
 from service.edge import Edge, Lifecycle, context_of
 from service.errors import RequestError, StartError
 from service.metrics import Metrics
@@ -59,6 +60,8 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
         version=_version(),
         description="Image classification that says when it does not know.",
         lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.settings = settings
     app.state.lifecycle = lifecycle
@@ -70,6 +73,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     app.include_router(api.router)
     app.include_router(oip.router)
     app.add_api_route("/metrics", scrape, include_in_schema=False)
+    add_documentation(app)
     app.add_middleware(Edge, lifecycle=lifecycle, access_log=settings.access_log)
     app.add_exception_handler(RequestError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_route)

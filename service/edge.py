@@ -7,6 +7,7 @@ import logging
 import random
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +58,7 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id, traceparent, added = _identify(scope)
+        request_id, traceparent, added = identify(scope["headers"])
         scope["confgate"] = context = Context(request_id, time.monotonic())
         status = 0
 
@@ -87,10 +88,10 @@ class Edge:
         return send_lifespan
 
 
-def _identify(scope: Scope) -> tuple[str, str | None, list[tuple[bytes, bytes]]]:
+def identify(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str | None, list[tuple[bytes, bytes]]]:
     """The request's id, the trace it belongs to, and the headers that tell the client of both."""
     given = trace = None
-    for name, value in scope["headers"]:
+    for name, value in headers:
         if name == b"x-request-id":
             given = value if REQUEST_ID.fullmatch(value) else None
         elif name == b"traceparent":

@@ -8,6 +8,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from service.edge import Lifecycle
+from service.protocol import strict_protocol
 from service.settings import Settings
 
 
@@ -19,7 +20,7 @@ class DrainingServer(uvicorn.Server):
                 host=settings.host,
                 port=settings.port,
                 lifespan="on",
-                http="httptools",
+                http=strict_protocol(settings.body_timeout_ms / 1000),
                 ws="none",
                 log_config=None,
                 access_log=False,
