@@ -152,7 +152,13 @@ async def list_models(request: Request) -> ModelsResponse:
     return ModelsResponse(default_model=registry.default_name, models=models)
 
 
-@router.get("/models/{model}", responses={404: {"model": ProblemResponse, "description": "Not loaded."}})
+@router.get(
+    "/models/{model}",
+    responses={
+        404: {"model": ProblemResponse, "description": "Not loaded."},
+        503: {"model": ProblemResponse, "description": "Nothing is loaded yet."},
+    },
+)
 async def show_model(request: Request, model: str) -> ModelInfo:
     """One model with all its served versions."""
     registry: Registry = request.app.state.registry

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from service import api, oip
@@ -72,7 +73,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     app.router.routes.insert(0, Route(api.ROUTE, endpoint, methods=["POST"], include_in_schema=False))
     app.include_router(api.router)
     app.include_router(oip.router)
-    app.add_api_route("/metrics", scrape, include_in_schema=False)
+    app.add_api_route("/metrics", scrape, response_class=PlainTextResponse, tags=["monitoring"])
     add_documentation(app)
     app.add_middleware(Edge, lifecycle=lifecycle, access_log=settings.access_log)
     app.add_exception_handler(RequestError, _refuse)
@@ -83,7 +84,8 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
 
 
 def scrape(request: Request) -> Response:
-    """Not async: Starlette runs it in a thread, so that a scrape does not hold up the event loop."""
+    """Everything Prometheus is told, in its text format."""
+    # Not async: Starlette runs it in a thread, so that a scrape does not hold up the event loop.
     metrics: Metrics = request.app.state.metrics
     return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 

@@ -1,4 +1,4 @@
-"""POST /v1/predict in the OpenAPI document. The route is plain ASGI, so FastAPI cannot describe it by itself."""
+"""The OpenAPI document: POST /v1/predict, which is plain ASGI, so that FastAPI cannot describe it; and examples."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -9,14 +9,22 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from service import openapi_examples as examples
 from service.gate import ScoreName
 from service.preprocess import MEDIA_TYPES
-from service.problems import PROBLEMS
+from service.problems import HEAD_TIMEOUT, HEAD_TOO_LARGE, INTERNAL, NOT_HTTP, PROBLEMS, Problem, problem_body
+from service.registry import Registry
 from service.schemas import PredictRequest, PredictResponse, ProblemResponse
 from service.settings import Settings
+from service.views import model_info
 
 SCHEMAS: tuple[type[BaseModel], ...] = (PredictRequest, PredictResponse, ProblemResponse)
 BINARY = {"type": "string", "format": "binary"}
+ALL_PROBLEMS: tuple[Problem, ...] = (*PROBLEMS.values(), INTERNAL, NOT_HTTP, HEAD_TIMEOUT, HEAD_TOO_LARGE)
+ANSWER_HEADERS = {
+    "X-Request-Id": {"schema": {"type": "string"}, "description": "The request's id: its own, or a new one."},
+    "traceparent": {"schema": {"type": "string"}, "description": "Continues the trace that the request came with."},
+}
 
 
 def openapi_of(app: FastAPI, settings: Settings) -> Callable[[], dict[str, Any]]:
@@ -30,6 +38,8 @@ def openapi_of(app: FastAPI, settings: Settings) -> Callable[[], dict[str, Any]]
             )
             schema["components"]["schemas"] |= definitions["$defs"]
             schema["paths"] = {"/v1/predict": {"post": _predict(settings)}, **schema["paths"]}
+            _forget_validation_errors(schema)
+            _show_models(schema, app.state.registry)
             app.openapi_schema = schema
         return app.openapi_schema
 
@@ -56,16 +66,16 @@ def _predict(settings: Settings) -> dict[str, Any]:
                 "multipart/form-data": {
                     "schema": {"type": "object", "required": ["image"], "properties": {"image": files}}
                 },
-                "application/json": {"schema": _ref(PredictRequest)},
+                "application/json": {"schema": _ref(PredictRequest), "example": examples.REQUEST},
             },
         },
         "responses": {
             "200": {
                 "description": "One answer for each image; a refused image has in_distribution false.",
-                "headers": {"X-Request-Id": {"schema": {"type": "string"}}},
-                "content": {"application/json": {"schema": _ref(PredictResponse)}},
+                "headers": ANSWER_HEADERS,
+                "content": {"application/json": {"schema": _ref(PredictResponse), "examples": examples.ANSWERS}},
             },
-            **{str(status): _problem(status) for status in sorted({p.status for p in PROBLEMS.values()})},
+            **{str(status): _problem(status) for status in sorted({p.status for p in ALL_PROBLEMS})},
         },
     }
 
@@ -75,16 +85,48 @@ def _ref(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _problem(status: int) -> dict[str, Any]:
-    titles = "; ".join(problem.title for problem in PROBLEMS.values() if problem.status == status)
+    problems = [problem for problem in ALL_PROBLEMS if problem.status == status]
+    shown = {problem.slug: {"summary": problem.title, "value": _example(problem)} for problem in problems}
     response: dict[str, Any] = {
-        "description": titles or HTTPStatus(status).phrase,
-        "content": {"application/problem+json": {"schema": _ref(ProblemResponse)}},
+        "description": "; ".join(problem.title for problem in problems),
+        "headers": dict(ANSWER_HEADERS),
+        "content": {"application/problem+json": {"schema": _ref(ProblemResponse), "examples": shown}},
     }
     if status == HTTPStatus.TOO_MANY_REQUESTS:
-        response["headers"] = {
-            "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait before trying again."}
+        response["headers"]["Retry-After"] = {
+            "schema": {"type": "integer"},
+            "description": "Seconds to wait before trying again.",
         }
     return response
+
+
+def _example(problem: Problem) -> dict[str, Any]:
+    body = problem_body(problem, examples.DETAILS[problem.slug])
+    return {**body, "request_id": examples.REQUEST_ID}
+
+
+def _forget_validation_errors(schema: dict[str, Any]) -> None:
+    """FastAPI promises a 422 of its own wherever a path has a parameter; no route here can answer it."""
+    for operations in schema["paths"].values():
+        for operation in operations.values():
+            answer = operation["responses"].get("422", {}).get("content", {}).get("application/json", {})
+            if answer.get("schema", {}).get("$ref", "").endswith("/HTTPValidationError"):
+                del operation["responses"]["422"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schema["components"]["schemas"].pop(name, None)
+
+
+def _show_models(schema: dict[str, Any], registry: Registry) -> None:
+    """What is served here and now is the best example of what /v1/models answers."""
+    name = registry.default_name
+    if name is None or name not in registry.table:
+        return
+    shown = model_info(name, registry.table[name]).model_dump(mode="json")
+    for path, example in (
+        ("/v1/models", {"default_model": name, "models": [shown]}),
+        ("/v1/models/{model}", shown),
+    ):
+        schema["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["example"] = example
 
 
 def _parameters() -> list[dict[str, Any]]:

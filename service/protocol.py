@@ -12,14 +12,11 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.edge import identify
-from service.problems import Problem, problem_response
+from service.problems import HEAD_TIMEOUT, HEAD_TOO_LARGE, NOT_HTTP, Problem, problem_response
 
 log = logging.getLogger("confgate")
 
 MAX_HEAD_BYTES = 65_536
-NOT_HTTP = Problem(400, "malformed-http", "The request is not HTTP")
-HEAD_TIMEOUT = Problem(408, "head-timeout", "The request's head did not arrive in time")
-HEAD_TOO_LARGE = Problem(431, "head-too-large", "The request's head is larger than is allowed")
 
 
 class StrictHttpProtocol(HttpToolsProtocol):

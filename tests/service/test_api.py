@@ -195,5 +195,18 @@ def test_docs_and_openapi_describe_predict(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
     predict = document["paths"]["/v1/predict"]["post"]
     assert {"image/png", "multipart/form-data", "application/json"} <= predict["requestBody"]["content"].keys()
-    assert set(predict["responses"]) == {"200", "400", "404", "408", "413", "415", "422", "429", "500", "503", "504"}
+    assert set(predict["responses"]) == {
+        "200",
+        "400",
+        "404",
+        "408",
+        "413",
+        "415",
+        "422",
+        "429",
+        "431",
+        "500",
+        "503",
+        "504",
+    }
     assert client.get("/docs").status_code == 200

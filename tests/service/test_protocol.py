@@ -1,4 +1,4 @@
-"""Clients that do not speak HTTP, or take their time: they get a problem like everybody else, or a closed connection."""
+"""Clients that do not speak HTTP, or take their time: they get a problem like all others, or a closed connection."""
 
 import json
 import socket
