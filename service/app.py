@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +14,7 @@ from starlette.routing import Route
 
 from service import api, oip
 from service.cpus import usable_cpus
+from service.decoders import Decoders
 from service.documentation import add_documentation
 from service.edge import Edge, Lifecycle, context_of
 from service.errors import RequestError, StartError
@@ -33,9 +33,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     """The whole service; its models are loaded when it starts, and `app.state` holds its parts."""
     lifecycle, metrics = Lifecycle(), Metrics()
     registry = Registry(settings, metrics, open_session)
-    decoders = ThreadPoolExecutor(
-        settings.decode_threads or min(usable_cpus(), MAX_DECODE_THREADS), thread_name_prefix="decode"
-    )
+    decoders = Decoders(settings.decode_threads or min(usable_cpus(), MAX_DECODE_THREADS))
     predictor = Predictor(decoders, settings.max_pixels)
 
     endpoint = api.PredictEndpoint(settings, lifecycle, registry, predictor, metrics)
@@ -63,19 +61,24 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        # FastAPI would look for an OpenTelemetry provider at every request; there is none in this process.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.settings = settings
     app.state.lifecycle = lifecycle
     app.state.metrics = metrics
     app.state.registry = registry
     app.state.predictor = predictor
-    # First, for the router tries its routes in their order.
+    # For the answer to other methods; what is posted never comes as far as this.
     app.router.routes.insert(0, Route(api.ROUTE, endpoint, methods=["POST"], include_in_schema=False))
     app.include_router(api.router)
     app.include_router(oip.router)
     app.add_api_route("/metrics", scrape, response_class=PlainTextResponse, tags=["monitoring"])
     add_documentation(app)
-    app.add_middleware(Edge, lifecycle=lifecycle, access_log=settings.access_log)
+    # The one path that has to be fast is taken at the edge: the framework's own layers would cost it as much again.
+    app.add_middleware(
+        Edge, lifecycle=lifecycle, access_log=settings.access_log, direct={("POST", api.ROUTE): endpoint}
+    )
     app.add_exception_handler(RequestError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_route)
     app.add_exception_handler(Exception, _apologise)

@@ -3,12 +3,12 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from service.batcher import Batcher, Ticket
 from service.bundle import Bundle, GraphName, Manifest
+from service.decoders import Decoders
 from service.errors import InferenceFailed, MalformedRequest, RequestError
 from service.gate import PREPROCESSED_SCORES, Outputs, ScoreName, accept, score_images, sigmoid, softmax
 from service.metrics import ModelMetrics
@@ -81,7 +81,7 @@ class Model:
 class Predictor:
     """Answers requests with the threads that decode, and the queues of the models."""
 
-    def __init__(self, decoders: Executor, max_pixels: int) -> None:
+    def __init__(self, decoders: Decoders, max_pixels: int) -> None:
         self._decoders = decoders
         self._max_pixels = max_pixels
 
