@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, for clients that do not keep to it: their errors look like all others, and time is limited.
+"""uvicorn's HTTP protocol, for clients that do not keep to it: their errors look like all others, time is limited.
 
 uvicorn answers what is not HTTP in plain text, and waits for ever for a request's head. Here such a client gets a
 problem with a request id, and a head has a time in which it must be complete and a size it must not exceed.
@@ -17,6 +17,36 @@ from service.problems import HEAD_TIMEOUT, HEAD_TOO_LARGE, NOT_HTTP, Problem, pr
 log = logging.getLogger("confgate")
 
 MAX_HEAD_BYTES = 65_536
+CONTINUE = b"HTTP/1.1 100 "
+
+
+class _JoinedWrites:
+    """A transport that holds an answer's head back until its body comes: one system call and one packet, not two."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.endswith(b"\r\n\r\n") and data.startswith(b"HTTP/1.1 ") and not data.startswith(CONTINUE):
+            self._head = data
+            return
+        self._transport.write(data)
+
+    def flush(self) -> None:
+        """For answers that have no body."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
 
 
 class StrictHttpProtocol(HttpToolsProtocol):
@@ -32,6 +62,8 @@ class StrictHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn's own is
         super().connection_made(transport)
+        self._joined = _JoinedWrites(transport)
+        self.transport = self._joined  # type: ignore[assignment]  # it has all that uvicorn asks of a transport
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -47,6 +79,10 @@ class StrictHttpProtocol(HttpToolsProtocol):
         self._in_head = False
         self._forget_timer()
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        self._joined.flush()
+        super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -28,6 +28,7 @@ class DrainingServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # nothing here asks who the client is
                 # Longer than load balancers keep theirs: the side that opened a connection should close it.
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=1,

@@ -1,6 +1,7 @@
 """Clients that do not speak HTTP, or take their time: they get a problem like all others, or a closed connection."""
 
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -152,3 +153,20 @@ def test_after_all_this_the_service_answers(hurried: Service) -> None:
         answer = read_all(connection)
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["predictions"][0]["label"] == "red"
+
+
+def test_answers_without_a_body_and_in_parts_are_whole(service: Service) -> None:
+    """HEAD, an expected 100 Continue and a file in many parts each come out as HTTP wants them."""
+    head = exchange(service, b"HEAD /docs/assets/swagger-ui.css HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert head.endswith(b"\r\n\r\n")
+    file = exchange(service, b"GET /docs/assets/swagger-ui.css HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", file)
+    assert length is not None
+    assert len(file.partition(b"\r\n\r\n")[2]) == int(length[1]) > 100_000
+    with connect(service) as connection:
+        fields = f"Host: x\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: {len(RED)}\r\n\r\n"
+        connection.sendall(b"POST /v1/predict HTTP/1.1\r\n" + fields.encode())
+        assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(RED)
+        assert read_all(connection).startswith(b"HTTP/1.1 200 ")
