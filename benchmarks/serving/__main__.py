@@ -1,10 +1,10 @@
 """confgate beside other model servers, and bare ONNX Runtime as the limit: `make bench-serving`.
 
-    python -m benchmarks.serving [--rounds 3] [--seconds 5] [--out .bench/serving] [--only NAME …] [--tune NAME]
+    python -m benchmarks.serving [--rounds 3] [--seconds 5] [--out .bench/serving] [--only NAME …] [--no-tune]
 
-Every round starts each server in turn, checks its answers against ONNX Runtime, asks it at each concurrency, and ends
-it: what else happens on the machine falls on all of them. A cell of the result is the median over the rounds. Writes
-results.json, results.md and cost.png.
+First every batching setting of each peer is tried, and the best one kept. Then every round starts each server in turn,
+checks its answers against ONNX Runtime, asks it at each concurrency, and ends it: what else happens on the machine
+falls on all of them. A cell of the result is the median over the rounds. Writes results.json, results.md and cost.png.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.serving.report import write_report
-from benchmarks.serving.rounds import Bench, tune
+from benchmarks.serving.rounds import Bench
 from benchmarks.serving.servers import SERVERS
 
 CONCURRENCIES = (1, 8, 32, 128)
@@ -31,14 +31,13 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=Path(".bench"), help="environments, network, logs")
     parser.add_argument("--out", type=Path, default=Path(".bench/serving"), help="where the results go")
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
-    parser.add_argument("--tune", choices=names, metavar="NAME", help="try a server's batching settings and stop")
+    parser.add_argument("--no-tune", action="store_true", help="take the batching settings of servers.py untried")
     arguments = parser.parse_args()
     chosen = [server for server in SERVERS if not arguments.only or server.name in arguments.only]
     bench = Bench(arguments.cache, arguments.port, arguments.threads, arguments.seconds)
-    if arguments.tune is not None:
-        tune(bench, next(server for server in SERVERS if server.name == arguments.tune), arguments.concurrency)
-        return 0
-    findings = bench.run(chosen, arguments.rounds, arguments.concurrency, arguments.request_sizes)
+    findings = bench.run(
+        chosen, arguments.rounds, arguments.concurrency, arguments.request_sizes, tune=not arguments.no_tune
+    )
     print(write_report(findings, arguments.out))
     return 1 if findings.failures else 0
 

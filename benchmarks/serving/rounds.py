@@ -1,6 +1,7 @@
 """The rounds: start, check, measure, end: one server after the other, again and again."""
 
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -52,15 +53,24 @@ class Bench:
         self.expected = _expected(self.bundle)
 
     def run(
-        self, servers: Sequence[Server], rounds: int, concurrencies: Sequence[int], request_sizes: Sequence[int]
+        self,
+        servers: Sequence[Server],
+        rounds: int,
+        concurrencies: Sequence[int],
+        request_sizes: Sequence[int],
+        tune: bool,
     ) -> Findings:
         findings = Findings(self.threads, rounds, self.seconds, busy_share())
-        for server in servers:
+        ready = []
+        for listed in servers:
             try:
-                installed = versions(python_of(server, self.cache))
-            except InstallError as error:
-                findings.failures[server.name] = str(error)
+                installed = versions(python_of(listed, self.cache))
+                server = tuned(self, listed, concurrencies) if tune else listed
+            except (InstallError, LoadError) as error:
+                findings.failures[listed.name] = str(error)
+                print(f"{listed.name}: {error}", file=sys.stderr, flush=True)
                 continue
+            ready.append(server)
             package = server.packages[0].partition("==")[0] if server.packages else "confgate"
             findings.servers[server.name] = {
                 "version": installed.get(package, ""),
@@ -70,7 +80,8 @@ class Bench:
             }
         for number in range(rounds):
             # Another one begins each round, so that no server is always the first on a rested machine.
-            order = [*servers[number % len(servers) :], *servers[: number % len(servers)]]
+            first = number % max(1, len(ready))
+            order = [*ready[first:], *ready[:first]]
             findings.bare += self.measure_bare([*concurrencies, *request_sizes])
             for server in order:
                 if server.name not in findings.failures:
@@ -155,14 +166,22 @@ class Bench:
             raise LoadError(f"answered class {class_id}, confidence {confidence}; ONNX Runtime says {self.expected}")
 
 
-def tune(bench: Bench, server: Server, concurrencies: Sequence[int]) -> None:
-    """Prints what each of a server's batching settings gives; the best one belongs into servers.py."""
-    for variant in server.variants or (server.settings,):
-        with bench.started(replace(server, settings=variant)) as (job, process):
+def tuned(bench: Bench, server: Server, concurrencies: Sequence[int], seconds: float = 2.0) -> Server:
+    """The server with that of its batching settings which is best here: by requests/s, over all concurrencies alike."""
+    best, found = 0.0, server
+    for variant in server.variants:
+        candidate, speeds = replace(server, settings=variant), []
+        with bench.started(candidate) as (job, process):
             url = f"http://127.0.0.1:{job.port}{server.path}"
             for concurrency in concurrencies:
-                result = drive(process, url, server.content_type, job.folder / "body", concurrency, bench.seconds)
-                print(f"{json.dumps(dict(variant)):70}", _line(server.name, result), flush=True)
+                result = drive(process, url, server.content_type, job.folder / "body", concurrency, seconds)
+                speeds.append(max(result.images_per_second, 0.1))
+        score = statistics.geometric_mean(speeds)
+        told = ", ".join(f"{speed:.0f}" for speed in speeds)
+        print(f"tuning {server.name}: {dict(variant)}: {told} requests/s, mean {score:.0f}", flush=True)
+        if score > best:
+            best, found = score, candidate
+    return found
 
 
 def _expected(bundle: Path) -> tuple[int, float]:

@@ -1,7 +1,7 @@
 """The servers that are compared: how each is started, asked and read.
 
-One inference worker each, and in it as many ONNX Runtime threads as everybody has. Batching settings are the best of
-those that `python -m benchmarks.serving --tune NAME` tries; the request is the cheapest form that the server reads.
+One inference worker each, and in it as many ONNX Runtime threads as everybody has. `variants` are the batching settings
+among which a run chooses the best for its machine; the request is the cheapest form that the server reads.
 """
 
 import base64
