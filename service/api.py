@@ -96,7 +96,8 @@ class PredictEndpoint:
         try:
             async with asyncio.timeout_at(ask.body_deadline) as limit:
                 images = await read_images(receive, ask.content_type, ask.content_length, self._limits)
-                limit.reschedule(ask.deadline)
+                if ask.deadline != ask.body_deadline:
+                    limit.reschedule(ask.deadline)
                 with HangUpWatch(receive):
                     return await self._predictor.predict(
                         model, gate, images, preprocess=ask.preprocess, partial=ask.partial, deadline=ask.deadline
