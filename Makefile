@@ -8,20 +8,21 @@ RUNTIME ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 MODELS ?= models
 RUN ?= runs/compact-cifar10
-DURATION ?= 210
+# Of the demonstration and of the soak, in seconds; each has its own unless given.
+DURATION ?=
 FOREIGN ?= fashion_mnist
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test lint format types train bench dashboards clean
+.PHONY: help serve demo test lint format types train bench bench-serving soak dashboards clean
 
 help: ## list the tasks
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 serve: $(VENV)/.serve ## set up what it needs and serve models/ on port 8000
 	$(BIN)/confgate serve --models $(MODELS)
 
 demo: $(VENV)/.demo ## watch gate and alert at work (DURATION=seconds FOREIGN=fashion_mnist|uniform|...)
-	$(BIN)/python -m demo --duration $(DURATION) --foreign $(FOREIGN) $(DEMO_FLAGS)
+	$(BIN)/python -m demo --duration $(or $(DURATION),210) --foreign $(FOREIGN) $(DEMO_FLAGS)
 
 test: $(VENV)/.dev ## set up what it needs and run all tests
 	$(BIN)/python -m pytest
@@ -41,6 +42,12 @@ train: $(VENV)/.dev data/cifar10.npz ## train on CIFAR-10 (RUN=runs/NAME; resume
 
 bench: $(VENV)/.dev ## run the benchmarks side by side
 	$(BIN)/python -m benchmarks
+
+bench-serving: $(VENV)/.dev ## confgate beside other model servers (installs them into .bench; needs wrk and Java)
+	$(BIN)/python -m benchmarks.serving
+
+soak: $(VENV)/.dev ## saturate the service with good and hostile requests (DURATION=seconds, default 30 minutes)
+	$(BIN)/python -m benchmarks.soak --seconds $(or $(DURATION),1800)
 
 dashboards: $(VENV)/.dev ## write docker/grafana/dashboards anew from its *_board.py
 	$(BIN)/python docker/grafana/generate.py

@@ -83,7 +83,13 @@ async def list_models(request: Request) -> ModelsResponse:
     return ModelsResponse(default_model=registry.default_name, models=models)
 
 
-@router.get("/models/{model}", responses={404: {"description": "Not loaded.", **PROBLEM}})
+@router.get(
+    "/models/{model}",
+    responses={
+        404: {"description": "Not loaded.", **PROBLEM},
+        503: {"description": "Nothing is loaded yet.", **PROBLEM},
+    },
+)
 async def show_model(request: Request, model: str) -> ModelInfo:
     """One model with all its served versions."""
     registry: Registry = request.app.state.registry

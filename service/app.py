@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
@@ -11,11 +10,15 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from service import admin, api, oip, oip_repository
 from service.capture import Capture
 from service.cpus import usable_cpus
+from service.decoders import Decoders
+from service.documentation import add_documentation
 from service.edge import Edge, Lifecycle, context_of
 from service.errors import MalformedRequest, RequestError, StartError
 from service.guard import Guard
@@ -41,9 +44,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     thresholds = Thresholds(StateFile(settings.state) if settings.state is not None else None)
     metrics.in_flight.set_function(lambda: lifecycle.in_flight)
     registry = Registry(settings, metrics, open_session, thresholds)
-    decoders = ThreadPoolExecutor(
-        settings.decode_threads or min(usable_cpus(), MAX_DECODE_THREADS), thread_name_prefix="decode"
-    )
+    decoders = Decoders(settings.decode_threads or min(usable_cpus(), MAX_DECODE_THREADS))
     capture = Capture(settings, metrics) if settings.capture_dir is not None else None
     predictor = Predictor(decoders, settings.max_pixels, capture.offer if capture is not None else None)
 
@@ -77,6 +78,10 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
         version=_version(),
         description="Image classification that says when it does not know.",
         lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        # FastAPI would look for an OpenTelemetry provider at every request; there is none in this process.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.settings = settings
     app.state.lifecycle = lifecycle
@@ -95,10 +100,15 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     app.include_router(admin.router)
     app.include_router(oip.router)
     app.include_router(oip_repository.router)
-    app.add_api_route("/metrics", scrape, include_in_schema=False)
+    app.add_api_route("/metrics", scrape, response_class=PlainTextResponse, tags=["monitoring"])
+    add_documentation(app)
     # Starlette runs the one added last first: the guard stands inside the edge.
     app.add_middleware(Guard, gatekeeper=gatekeeper, metrics=metrics)
-    app.add_middleware(Edge, lifecycle=lifecycle, access_log=settings.access_log)
+    # The one path that has to be fast is taken at the edge, through the same guard: the framework's own layers would
+    # cost it as much again.
+    guarded = ServerErrorMiddleware(Guard(predict, gatekeeper, metrics), handler=_apologise)
+    direct = {("POST", PREDICT_ROUTE): guarded}
+    app.add_middleware(Edge, lifecycle=lifecycle, access_log=settings.access_log, direct=direct)
     app.add_exception_handler(RequestError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_invalid)
     app.add_exception_handler(HTTPException, _refuse_route)
@@ -108,7 +118,8 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
 
 
 def scrape(request: Request) -> Response:
-    """Not async: Starlette runs it in a thread, so that a scrape does not hold up the event loop."""
+    """Everything Prometheus is told, in its text format."""
+    # Not async: Starlette runs it in a thread, so that a scrape does not hold up the event loop.
     metrics: Metrics = request.app.state.metrics
     return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 

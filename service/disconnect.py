@@ -7,8 +7,9 @@ from starlette.types import Receive
 
 from service.errors import ClientGone
 
-# Most answers are sooner than this; watching those would cost a task each and could save nothing.
-PATIENCE_SECONDS = 0.02
+# Most answers are sooner than this, also of a service that is busy; watching those would cost a task each, and save
+# one image at most.
+PATIENCE_SECONDS = 0.2
 
 
 class HangUpWatch:

@@ -124,7 +124,8 @@ class Endpoint(ABC, Generic[AnyHead, Asked]):
         try:
             async with asyncio.timeout_at(sent.body_deadline) as limit:
                 question = await self.read_question(head, model, receive)
-                limit.reschedule(sent.deadline)
+                if sent.deadline != sent.body_deadline:
+                    limit.reschedule(sent.deadline)
                 with HangUpWatch(receive):
                     decisions = await self._predictor.predict(
                         model,

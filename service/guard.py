@@ -13,6 +13,7 @@ from service.problems import error_response
 
 # Orchestrators, Prometheus, and what explains how to send a key.
 PUBLIC_PATHS = frozenset({"/metrics", "/docs", "/redoc", "/openapi.json", "/v2/health/live", "/v2/health/ready"})
+PUBLIC_FILES = "/docs/assets/"
 
 
 class Guard:
@@ -22,7 +23,7 @@ class Guard:
         self._refused = metrics.refused_keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in PUBLIC_PATHS:
+        if scope["type"] != "http" or scope["path"] in PUBLIC_PATHS or scope["path"].startswith(PUBLIC_FILES):
             await self._app(scope, receive, send)
             return
         context = context_of(scope)

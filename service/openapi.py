@@ -1,4 +1,4 @@
-"""POST /v1/predict in the OpenAPI document. The route is plain ASGI, so FastAPI cannot describe it by itself."""
+"""The OpenAPI document: POST /v1/predict, which is plain ASGI, so that FastAPI cannot describe it; and examples."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -9,15 +9,18 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from service import openapi_examples as examples
 from service.errors import Forbidden, LoadRefused, StateNotSaved, WrongShape
 from service.gate import ScoreName
 from service.guard import PUBLIC_PATHS
 from service.openapi_v2 import SCHEMAS_V2, infer_paths
 from service.preprocess import MEDIA_TYPES
-from service.problems import PROBLEMS
+from service.problems import HEAD_TIMEOUT, HEAD_TOO_LARGE, INTERNAL, NOT_HTTP, PROBLEMS, Problem, problem_body
+from service.registry import Registry
 from service.schemas import PredictRequest, PredictResponse, ProblemResponse
 from service.settings import Settings
 from service.thresholds import GateChange
+from service.views import model_info
 
 SCHEMAS: tuple[type[BaseModel], ...] = (PredictRequest, PredictResponse, ProblemResponse, GateChange)
 SECURITY_SCHEMES = {
@@ -25,8 +28,15 @@ SECURITY_SCHEMES = {
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
 OF_OTHER_ROUTES = (Forbidden, LoadRefused, StateNotSaved, WrongShape)
-OF_PREDICT = [problem for kind, problem in PROBLEMS.items() if kind not in OF_OTHER_ROUTES]
+OF_PREDICT: tuple[Problem, ...] = (
+    *(problem for kind, problem in PROBLEMS.items() if kind not in OF_OTHER_ROUTES),
+    *(INTERNAL, NOT_HTTP, HEAD_TIMEOUT, HEAD_TOO_LARGE),
+)
 BINARY = {"type": "string", "format": "binary"}
+ANSWER_HEADERS = {
+    "X-Request-Id": {"schema": {"type": "string"}, "description": "The request's id: its own, or a new one."},
+    "traceparent": {"schema": {"type": "string"}, "description": "Continues the trace that the request came with."},
+}
 
 
 def openapi_of(app: FastAPI, settings: Settings) -> Callable[[], dict[str, Any]]:
@@ -45,6 +55,7 @@ def openapi_of(app: FastAPI, settings: Settings) -> Callable[[], dict[str, Any]]
             schema["security"] = [{}, *({name: []} for name in SECURITY_SCHEMES)]
             schema["paths"] = {"/v1/predict": {"post": _predict(settings)}, **infer_paths(settings), **schema["paths"]}
             _describe_refusals(schema)
+            _show_models(schema, app.state.registry)
             app.openapi_schema = schema
         return app.openapi_schema
 
@@ -95,14 +106,14 @@ def _predict(settings: Settings) -> dict[str, Any]:
                 "multipart/form-data": {
                     "schema": {"type": "object", "required": ["image"], "properties": {"image": files}}
                 },
-                "application/json": {"schema": _ref(PredictRequest)},
+                "application/json": {"schema": _ref(PredictRequest), "example": examples.REQUEST},
             },
         },
         "responses": {
             "200": {
                 "description": "One answer for each image; a refused image has in_distribution false.",
-                "headers": {"X-Request-Id": {"schema": {"type": "string"}}},
-                "content": {"application/json": {"schema": _ref(PredictResponse)}},
+                "headers": ANSWER_HEADERS,
+                "content": {"application/json": {"schema": _ref(PredictResponse), "examples": examples.ANSWERS}},
             },
             **{str(status): _problem(status) for status in sorted({problem.status for problem in OF_PREDICT})},
         },
@@ -114,16 +125,37 @@ def _ref(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _problem(status: int) -> dict[str, Any]:
-    titles = "; ".join(problem.title for problem in OF_PREDICT if problem.status == status)
+    problems = [problem for problem in OF_PREDICT if problem.status == status]
+    shown = {problem.slug: {"summary": problem.title, "value": _example(problem)} for problem in problems}
     response: dict[str, Any] = {
-        "description": titles or HTTPStatus(status).phrase,
-        "content": {"application/problem+json": {"schema": _ref(ProblemResponse)}},
+        "description": "; ".join(problem.title for problem in problems),
+        "headers": dict(ANSWER_HEADERS),
+        "content": {"application/problem+json": {"schema": _ref(ProblemResponse), "examples": shown}},
     }
     if status == HTTPStatus.TOO_MANY_REQUESTS:
-        response["headers"] = {
-            "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait before trying again."}
+        response["headers"]["Retry-After"] = {
+            "schema": {"type": "integer"},
+            "description": "Seconds to wait before trying again.",
         }
     return response
+
+
+def _example(problem: Problem) -> dict[str, Any]:
+    body = problem_body(problem, examples.DETAILS[problem.slug])
+    return {**body, "request_id": examples.REQUEST_ID}
+
+
+def _show_models(schema: dict[str, Any], registry: Registry) -> None:
+    """What is served here and now is the best example of what /v1/models answers."""
+    name = registry.default_name
+    if name is None or name not in registry.table:
+        return
+    shown = model_info(name, registry.table[name]).model_dump(mode="json")
+    for path, example in (
+        ("/v1/models", {"default_model": name, "models": [shown]}),
+        ("/v1/models/{model}", shown),
+    ):
+        schema["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["example"] = example
 
 
 def _parameters() -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from service.batcher import Batcher, Ticket
 from service.bundle import Bundle, GraphName, Manifest
+from service.decoders import Decoders
 from service.errors import InferenceFailed, MalformedRequest, RequestError
 from service.gate import PREPROCESSED_SCORES, Outputs, ScoreName, accept, softmax
 from service.leases import Leases
@@ -122,7 +122,7 @@ OnRefused = Callable[[Model, Gate, bytes | Pixels, Reading, str], None]
 class Predictor:
     """Answers requests with the threads that decode, and the queues of the models."""
 
-    def __init__(self, decoders: Executor, max_pixels: int, on_refused: OnRefused | None = None) -> None:
+    def __init__(self, decoders: Decoders, max_pixels: int, on_refused: OnRefused | None = None) -> None:
         self._decoders = decoders
         self._on_refused = on_refused
         self._max_pixels = max_pixels

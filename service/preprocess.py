@@ -45,7 +45,8 @@ def decode(encoded: bytes, target: Input, max_pixels: int) -> Pixels:
         # resampling below enough to work with. The longer side serves both, for EXIF may turn the image.
         side = 2 * round(max(target.width, target.height) / target.crop_fraction)
         image.draft(None, (side, side))
-        return fit(_to_rgb(ImageOps.exif_transpose(image)), target)
+        ImageOps.exif_transpose(image, in_place=True)  # otherwise it would copy every image that needs no turning
+        return fit(_to_rgb(image), target)
 
 
 def shrink(encoded: bytes, side: int, max_pixels: int) -> Pixels:

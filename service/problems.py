@@ -21,6 +21,10 @@ class Problem:
 
 
 INTERNAL = Problem(500, "internal", "The service made a mistake")
+# What `service.protocol` answers before there is a request that the application could be asked.
+NOT_HTTP = Problem(400, "malformed-http", "The request is not HTTP")
+HEAD_TIMEOUT = Problem(408, "head-timeout", "The request's head did not arrive in time")
+HEAD_TOO_LARGE = Problem(431, "head-too-large", "The request's head is larger than is allowed")
 PROBLEMS: dict[type[errors.RequestError], Problem] = {
     errors.MalformedRequest: Problem(400, "malformed-request", "The request cannot be understood"),
     errors.Unauthorised: Problem(401, "unauthorised", "An API key is needed"),

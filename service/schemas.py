@@ -73,32 +73,6 @@ class PredictResponse(Answer):
     version: int
     predictions: list[Prediction | FailedItem] = Field(description="One for each image, in their order.")
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "example": {
-                "id": "0b6f7a62d5f64d1c9c1f0e7c7d6b3a11",
-                "model": "cifar10",
-                "version": 1,
-                "predictions": [
-                    {
-                        "class_id": 3,
-                        "label": "cat",
-                        "probabilities": {"cat": 0.9312, "dog": 0.0498},
-                        "confidence": 0.8841,
-                        "confidence_preprocessed": None,
-                        "typicality": 0.412,
-                        "in_distribution": True,
-                        "score": "confidence",
-                        "score_value": 0.8841,
-                        "policy": "misclassified",
-                        "threshold": 0.6127,
-                    }
-                ],
-            }
-        },
-    )
-
 
 class PredictRequest(BaseModel):
     """The JSON form of a request."""

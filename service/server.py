@@ -1,6 +1,7 @@
 """uvicorn, with a drain: on SIGTERM requests in flight are answered, new ones get 503, then the process ends."""
 
 import signal
+import sys
 import time
 from types import FrameType
 
@@ -8,7 +9,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from service.edge import Lifecycle
+from service.protocol import strict_protocol
 from service.settings import Settings
+
+SWITCH_SECONDS = 0.0005
 
 
 class DrainingServer(uvicorn.Server):
@@ -19,7 +23,7 @@ class DrainingServer(uvicorn.Server):
                 host=settings.host,
                 port=settings.port,
                 lifespan="on",
-                http="httptools",
+                http=strict_protocol(settings.body_timeout_ms / 1000),
                 ws="none",
                 log_config=None,
                 access_log=False,
@@ -31,6 +35,9 @@ class DrainingServer(uvicorn.Server):
                 timeout_graceful_shutdown=1,
             )
         )
+        # A batch that is done waits for the interpreter lock before the next one can start. Python lets a thread keep
+        # it for 5 ms at a time, in which several images could have been computed.
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._lifecycle: Lifecycle = app.state.lifecycle
         self._drain_seconds = settings.drain_seconds
         self._drained_by = 0.0

@@ -89,7 +89,7 @@ class Settings(BaseSettings):
     request_timeout_ms: int = Field(
         10_000, ge=1, le=600_000, description="Time for an answer, unless X-Request-Timeout-Ms says otherwise."
     )
-    body_timeout_ms: int = Field(10_000, ge=1, le=600_000, description="Time for a request body to arrive.")
+    body_timeout_ms: int = Field(10_000, ge=1, le=600_000, description="Time for a request's head, and then its body.")
     drain_seconds: float = Field(
         20.0, ge=0, le=3600, description="Time for requests in flight to finish after SIGTERM."
     )

@@ -1,15 +1,20 @@
 """The models in the repository, on real images over HTTP: they do what their cards say."""
 
 import io
+import itertools
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import numpy as np
+import onnxruntime
 import pytest
 from PIL import Image
 
+from service.cpus import usable_cpus
+from service.gate import sigmoid, softmax
 from tests.conftest import Service
 
 ROOT = Path(__file__).parents[1]
@@ -49,6 +54,26 @@ def predictions(client: httpx.Client, images: list[bytes], **query: str) -> list
         assert response.status_code == 200, response.text
         answers += response.json()["predictions"]
     return answers
+
+
+def runtime(model: str) -> onnxruntime.InferenceSession:
+    """ONNX Runtime on a shipped graph, with nothing of the service around it but its number of threads."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = max(1, usable_cpus() - 1)
+    path = ROOT / "models" / model / "1" / "model.onnx"
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def direct_answers(model: str, images: list[bytes]) -> list[tuple[list[float], float]]:
+    """Probabilities and confidence of each image, one at a time, in float64 from the graph's float32."""
+    session = runtime(model)
+    temperature = json.loads((ROOT / "models" / model / "1" / "bundle.json").read_text())["temperature"]
+    found = []
+    for image in images:
+        pixels = np.asarray(Image.open(io.BytesIO(image)).convert("RGB"))[None]
+        logits, z = session.run(["logits", "confidence_logit"], {"image": pixels})
+        found.append((softmax(logits, temperature)[0].tolist(), float(sigmoid(z)[0])))
+    return found
 
 
 def figure(client: httpx.Client, name: str, metric: str, data: str, policy: str | None = None) -> float:
@@ -97,6 +122,34 @@ def test_what_is_accepted_is_more_accurate(client, model):
     right = np.array([a["class_id"] == label for a, label in zip(answers, labels, strict=True)])
     kept = np.array([a["in_distribution"] for a in answers])
     assert right[kept].mean() > right.mean()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_one_image_is_answered_as_onnx_runtime_does_bit_for_bit(client, model):
+    """One image a request: every probability and the confidence are exactly those of the graph called directly."""
+    images = tiles(model)[:12]
+    for image, (probabilities, confidence) in zip(images, direct_answers(model, images), strict=True):
+        [answer] = client.post(
+            "/v1/predict", content=image, headers={"Content-Type": "image/png"}, params={"model": model}
+        ).json()["predictions"]
+        assert list(answer["probabilities"].values()) == probabilities
+        assert answer["confidence"] == confidence
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_in_any_batch_mix_answers_differ_by_less_than_1e_5(client, model):
+    """Requests of 1 to 20 images at once, batched as it happens: each image's answer is its own within 1e-5."""
+    images = tiles(model)[:120]
+    expected = direct_answers(model, images)
+    sizes, cuts = itertools.cycle((1, 7, 1, 20, 3, 1)), [0]
+    while cuts[-1] < len(images):
+        cuts.append(min(len(images), cuts[-1] + next(sizes)))
+    with ThreadPoolExecutor(8) as pool:
+        parts = pool.map(lambda span: predictions(client, images[slice(*span)], model=model), itertools.pairwise(cuts))
+        answers = list(itertools.chain(*parts))
+    for answer, (probabilities, confidence) in zip(answers, expected, strict=True):
+        np.testing.assert_allclose(list(answer["probabilities"].values()), probabilities, rtol=0, atol=1e-5)
+        assert answer["confidence"] == pytest.approx(confidence, abs=1e-5)
 
 
 def test_cifar10_answers_when_no_model_is_named(client):

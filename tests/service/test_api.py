@@ -206,6 +206,7 @@ def test_docs_and_openapi_describe_predict(client: httpx.Client) -> None:
         "415",
         "422",
         "429",
+        "431",
         "500",
         "503",
         "504",

@@ -1,0 +1,131 @@
+"""One measurement: wrk asks a server in a closed loop, and /proc says what that cost."""
+
+import http.client
+import json
+import shutil
+import subprocess
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.serving.processes import cpu_seconds, resident_bytes
+
+SCRIPT = Path(__file__).with_name("closed_loop.lua")
+
+
+class LoadError(Exception):
+    """The client could not be run, or a server does not answer as it should."""
+
+
+@dataclass(frozen=True)
+class Result:
+    concurrency: int
+    images_per_request: int
+    requests: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+    cpu_seconds: float
+    resident_mb: float
+    errors: int
+
+    @property
+    def images_per_second(self) -> float:
+        return self.requests * self.images_per_request / self.seconds
+
+    @property
+    def cpu_per_1000(self) -> float:
+        return 1000 * self.cpu_seconds / max(1, self.requests * self.images_per_request)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "images_per_second": self.images_per_second, "cpu_per_1000": self.cpu_per_1000}
+
+
+def drive(
+    process: int, url: str, content_type: str, body: Path, concurrency: int, seconds: float, images: int = 1
+) -> Result:
+    """wrk against one URL; the CPU time is that of the server's processes, the client's is not in it."""
+    wrk = shutil.which("wrk")
+    if wrk is None:
+        raise LoadError("wrk is not installed: it is a package of that name in Debian, Fedora and Homebrew")
+    command = [wrk, "-t1", f"-c{concurrency}", f"-d{seconds:g}s", "--timeout", "30s", "-s", str(SCRIPT), url]
+    before = cpu_seconds(process)
+    outcome = subprocess.run([*command, "--", content_type, str(body)], capture_output=True, text=True)
+    spent = cpu_seconds(process) - before
+    line = next((text for text in outcome.stdout.splitlines() if text.startswith("RESULT ")), None)
+    if outcome.returncode or line is None:
+        raise LoadError(f"wrk failed: {outcome.stdout}{outcome.stderr}")
+    told = json.loads(line.removeprefix("RESULT "))
+    return Result(
+        concurrency=concurrency,
+        images_per_request=images,
+        requests=told["requests"],
+        seconds=told["seconds"],
+        p50_ms=told["p50_ms"],
+        p99_ms=told["p99_ms"],
+        cpu_seconds=spent,
+        resident_mb=resident_bytes(process) / 1e6,
+        errors=sum(told["errors"].values()),
+    )
+
+
+def ask(port: int, method: str, path: str, body: bytes = b"", content_type: str = "", timeout: float = 60) -> Any:
+    """One request outside of the measurements; returns status and body."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request(method, path, body or None, {"Content-Type": content_type} if content_type else {})
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], port: int, path: str, log: Path, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            break
+        try:
+            if ask(port, "GET", path, timeout=2)[0] == 200:
+                return
+        except (OSError, http.client.HTTPException):
+            pass
+        time.sleep(0.1)
+    raise LoadError(f"it did not become ready; its log ends: {log.read_text(errors='replace')[-1500:]}")
+
+
+class Prober:
+    """Asks one path again and again on a connection of its own, and keeps how long each answer took."""
+
+    def __init__(self, port: int, path: str, pause: float = 0.02) -> None:
+        self.milliseconds: list[float] = []
+        self.failures: list[str] = []
+        self._port, self._path, self._pause = port, path, pause
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Prober":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+        while not self._stop.wait(self._pause):
+            started = time.perf_counter()
+            try:
+                connection.request("GET", self._path)
+                response = connection.getresponse()
+                response.read()
+                if response.status != 200:
+                    self.failures.append(f"status {response.status}")
+            except (OSError, http.client.HTTPException) as error:
+                self.failures.append(repr(error))
+                connection.close()
+            self.milliseconds.append(1000 * (time.perf_counter() - started))
+        connection.close()

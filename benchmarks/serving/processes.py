@@ -1,0 +1,92 @@
+"""A server as a process with all its descendants: CPU time and memory from /proc, and an end that leaves nothing."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def family(root: int) -> list[int]:
+    """A process and all below it."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                children.setdefault(int(_fields(int(entry.name))[1]), []).append(int(entry.name))
+    found = [root]
+    for process in found:
+        found += children.get(process, [])
+    return found
+
+
+def cpu_seconds(root: int) -> float:
+    """User and system time of a process and its descendants, those that have ended included."""
+    total = 0
+    for process in family(root):
+        with contextlib.suppress(OSError):
+            total += sum(int(ticks) for ticks in _fields(process)[11:15])
+    return total / TICKS
+
+
+def resident_bytes(root: int) -> int:
+    total = 0
+    for process in family(root):
+        with contextlib.suppress(OSError):
+            total += int(Path(f"/proc/{process}/statm").read_text().split()[1]) * PAGE
+    return total
+
+
+def busy_share(seconds: float = 2.0) -> float:
+    """How much of all CPUs is in use right now: a benchmark on a busy machine measures the machine."""
+
+    def ticks() -> tuple[int, int]:
+        fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]
+
+    before = ticks()
+    time.sleep(seconds)
+    total, idle = (after - then for after, then in zip(ticks(), before, strict=True))
+    return 1 - idle / max(1, total)
+
+
+def _fields(process: int) -> list[str]:
+    """/proc/PID/stat from the state on; the name before it may hold anything."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
+
+
+@contextlib.contextmanager
+def running(command: list[str], env: Mapping[str, str], folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The command in a session of its own; afterwards every process of that session is gone."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    everybody = family(process.pid)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(10)
+    time.sleep(0.2)
+    for survivor in everybody:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(survivor, signal.SIGKILL)
+    process.wait()

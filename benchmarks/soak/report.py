@@ -1,0 +1,121 @@
+"""What a soak showed: judged by name, as a table, as JSON, and the memory as a picture."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+from benchmarks.soak.traffic import LATE, SHED, Tally
+from benchmarks.soak.watch import window_means
+
+WINDOW_SECONDS, GROWTH, LIVE_LIMIT_MS = 600.0, 0.05, 100.0
+
+
+@dataclass
+class Soak:
+    seconds: float
+    tally: Tally
+    memory: list[tuple[float, int]]
+    live_ms: list[float]
+    live_failures: list[str]
+    exit_code: int = 0
+    complaints: list[str] = field(default_factory=list)
+    log_lines: int = 0
+
+
+@dataclass(frozen=True)
+class Finding:
+    name: str
+    met: bool
+    detail: str
+
+
+def judge(soak: Soak, timed: bool = True) -> list[Finding]:
+    """What must hold; `timed` adds what a machine that is busy with other things cannot show."""
+    tally = soak.tally
+    statuses = {status for counts in tally.by_kind.values() for status in counts}
+    ours = sorted(status for status in statuses if status >= 500 and status != LATE)
+    window = min(WINDOW_SECONDS, soak.seconds / 3)
+    means = window_means(soak.memory, window)
+    growth = means[1] / means[0] - 1 if means else 0.0
+    live = sorted(soak.live_ms)
+    slow = live[min(len(live) - 1, int(0.99 * len(live)))] if live else 0.0
+    unanswered = tally.sent - tally.answered - tally.left
+    findings = [
+        Finding("no 5xx of our making", not ours, f"{ours or 'none'}; {SHED} and {LATE} are by design"),
+        Finding(
+            "one answer to each request",
+            unanswered == 0,
+            f"{tally.sent:,} sent, {tally.answered:,} answered, {tally.left:,} hung up, {unanswered} neither",
+        ),
+        Finding("the right answer to each", tally.violation_count == 0, f"{tally.violation_count} were not"),
+        Finding("the log is calm", not soak.complaints, f"{len(soak.complaints)} errors in {soak.log_lines:,} lines"),
+        Finding("it ends as it should", soak.exit_code == 0, f"exit code {soak.exit_code} after SIGTERM"),
+    ]
+    if not timed:
+        return findings
+    return [
+        *findings,
+        Finding(
+            "memory is flat",
+            means is None or abs(growth) <= GROWTH,
+            f"first {window:.0f} s {means[0] / 1e6:.1f} MB, last {means[1] / 1e6:.1f} MB in the mean ({growth:+.1%})"
+            if means
+            else "too short to say",
+        ),
+        Finding(
+            f"live p99 ≤ {LIVE_LIMIT_MS:g} ms",
+            slow <= LIVE_LIMIT_MS and not soak.live_failures,
+            f"{slow:.1f} ms (n = {len(live)}, {len(soak.live_failures)} failures)",
+        ),
+    ]
+
+
+def write_report(soak: Soak, findings: list[Finding], out: Path) -> str:
+    out.mkdir(parents=True, exist_ok=True)
+    tally = soak.tally
+    lines = [
+        f"{soak.seconds:,.0f} s, {tally.sent:,} requests, {tally.images:,} images answered to proper ones "
+        f"({tally.images / soak.seconds:,.0f} a second).",
+        "",
+        "| what | | found |",
+        "|---|---|---|",
+        *(f"| {f.name} | {'yes' if f.met else '**no**'} | {f.detail} |" for f in findings),
+        "",
+        "| kind of request | answers (0: the client hung up) |",
+        "|---|---|",
+    ]
+    for kind, counts in tally.by_kind.items():
+        told = ", ".join(f"{status} × {count:,}" for status, count in sorted(counts.items()))
+        lines.append(f"| {kind} | {told} |")
+    lines += [
+        "",
+        *(f"- {violation}" for violation in tally.violations),
+        *(f"- log: {line}" for line in soak.complaints),
+    ]
+    text = "\n".join(lines).rstrip() + "\n"
+    (out / "report.md").write_text(text)
+    document = {
+        "seconds": soak.seconds,
+        "findings": [vars(f) for f in findings],
+        "by_kind": {kind: dict(counts) for kind, counts in tally.by_kind.items()},
+        "violations": tally.violations,
+        "memory": soak.memory,
+    }
+    (out / "report.json").write_text(json.dumps(document, indent=1) + "\n")
+    if soak.memory:
+        _draw(soak.memory, out / "memory.png")
+    return f"{text}\nwritten to {out}: report.md, report.json, memory.png"
+
+
+def _draw(memory: list[tuple[float, int]], path: Path) -> None:
+    figure, axis = pyplot.subplots(figsize=(8, 3), layout="constrained")
+    axis.plot([at / 60 for at, _ in memory], [size / 1e6 for _, size in memory], lw=1)
+    axis.set(xlabel="minutes", ylabel="resident MB", ylim=(0, None))
+    axis.grid(alpha=0.25)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

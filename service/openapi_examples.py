@@ -1,0 +1,69 @@
+"""Examples for the OpenAPI document: answers as the shipped model gave them, and a sentence for each problem."""
+
+from typing import Any
+
+# A red PNG of 4×4 pixels: small enough to read past, and a request that really works.
+IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAQAAAAECAIAAAAmkwkpAAAAEElEQVR42mP4z8AARwzEcQCukw/xOF6MEQAAAABJRU5ErkJggg=="
+REQUEST_ID = "381750e07545929bd4b52a9f2a749b74"
+
+_GATE = {"score": "confidence", "policy": "misclassified", "threshold": 0.8039863596775939}
+_CAT = {
+    "class_id": 3,
+    "label": "cat",
+    "probabilities": {"cat": 0.9941235934015038, "dog": 0.0049228110028656695},
+    "confidence": 0.928816254434943,
+    "confidence_preprocessed": None,
+    "in_distribution": True,
+    "score_value": 0.928816254434943,
+    **_GATE,
+}
+_BOOT = {
+    "class_id": 3,
+    "label": "cat",
+    "probabilities": {"cat": 0.7554994003789532, "horse": 0.10457417417062354},
+    "confidence": 0.4898283509773848,
+    "confidence_preprocessed": None,
+    "in_distribution": False,
+    "score_value": 0.4898283509773848,
+    **_GATE,
+}
+_FAILED = {
+    "error": {
+        "type": "urn:confgate:problem:invalid-image",
+        "title": "The image cannot be decoded",
+        "status": 422,
+        "detail": "the bytes are not a PNG, JPEG, WebP, BMP, GIF or TIFF image, or a badly damaged one",
+        "index": 1,
+    }
+}
+
+
+def _answer(*predictions: dict[str, Any]) -> dict[str, Any]:
+    return {"id": REQUEST_ID, "model": "cifar10", "version": 1, "predictions": list(predictions)}
+
+
+REQUEST: dict[str, Any] = {"images": [IMAGE]}
+ANSWERS: dict[str, dict[str, Any]] = {
+    "known": {"summary": "A cat, which the model knows (top_k=2)", "value": _answer(_CAT)},
+    "refused": {"summary": "A boot, which it does not know: still an answer (top_k=2)", "value": _answer(_BOOT)},
+    "partial": {"summary": "Two files, one of them no image (partial=true)", "value": _answer(_CAT, _FAILED)},
+}
+# What a client is told, by the last part of the problem's type.
+DETAILS: dict[str, str] = {
+    "malformed-request": "top_k must be a whole number from 1 to 2147483648, not '0'",
+    "malformed-http": "the bytes are not a valid HTTP/1.1 request: check the request line, the headers, and that "
+    "Content-Length is the length of the body",
+    "unknown-model": "model 'cifar100' is not loaded; served are cifar10, fashion_mnist",
+    "body-timeout": "the request body did not arrive whole in time",
+    "head-timeout": "the head was not complete after 10 s",
+    "too-large": "the image has 20000×20000 pixels; at most 40000000 are decoded",
+    "head-too-large": "the head has more than the 65536 bytes that are allowed",
+    "unsupported-type": "Content-Type 'text/html' is not served: send image/png, image/jpeg, image/webp, image/bmp, "
+    "image/gif or image/tiff with the file as body, or multipart/form-data, or application/json",
+    "invalid-image": "the image is damaged or of an unknown kind: image file is truncated (43 bytes not processed)",
+    "queue-full": "512 images are waiting and there is room for 512; try again in 1 s",
+    "inference-failed": "the model failed on the batch with this image",
+    "internal": "an unexpected error; the service's log has it under this request's id",
+    "not-ready": "the service is shutting down: send the request to another replica",
+    "deadline-exceeded": "no answer within 10000 ms",
+}
