@@ -139,6 +139,13 @@ def version_of(target: Path) -> int:
     return int(target.name)
 
 
+def check_new(target: Path) -> None:
+    """Refuses a place that cannot be written to, before an hour is spent on what would go there."""
+    version_of(target)
+    if target.exists():
+        raise ExportError(f"--out is {target}, which exists; expected a new version: bundles are never edited.")
+
+
 def git_revision() -> str:
     """The commit the code stands at, marked where files differ from it."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]

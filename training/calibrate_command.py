@@ -157,11 +157,14 @@ def _bundle(bundle: Bundle, options: _Options, wanted: "Wanted", epsilon_by: "Ep
 
 
 def _run(folder: Path, options: _Options, wanted: "Wanted", epsilon_by: "EpsilonBy") -> Bundle | None:
+    from training.assemble import check_new
     from training.calibration import calibrate_graphs
     from training.make_bundle import export_run, write_run
 
     if options.data is not None:
         raise DataError("--data is for bundles: a run is calibrated on the calibration split it was trained beside.")
+    if options.out is not None:
+        check_new(options.out)
     exported = export_run(folder, options.data_root, options.ood)
     calibrated = calibrate_graphs(
         exported.opened, exported.evidence, wanted, epsilon_by, _traffic(options, exported.opened)

@@ -13,7 +13,7 @@ from service.bundle import Bundle, Input, Provenance
 from service.errors import RequestError
 from service.preprocess import decode
 from service.session import RUNTIME_ERRORS
-from training.assemble import Graphs, assemble_bundle
+from training.assemble import Graphs, assemble_bundle, check_new
 from training.calibrate import USUAL, Wanted
 from training.calibration import Evidence, calibrate_graphs
 from training.card import write_card
@@ -45,6 +45,7 @@ def import_onnx(
     wanted: Wanted = USUAL,
 ) -> Imported:
     """Reads the graph, finds its logits, calibrates on a folder of labelled images, and writes the bundle."""
+    check_new(target)
     notes: list[str] = []
     graph = _read_classifier(model, len(labels), notes)
     height, width = image_size(graph, layout)

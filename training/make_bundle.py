@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.bundle import Bundle, Default, Provenance
-from training.assemble import Graphs, assemble_bundle, git_revision
+from training.assemble import Graphs, assemble_bundle, check_new, git_revision
 from training.calibrate import Wanted
 from training.calibration import Calibrated, EpsilonBy, Evidence, OpenGraphs, calibrate_graphs
 from training.card import trained_card
@@ -48,6 +48,7 @@ def make_bundle(
     epsilon_by: EpsilonBy = "auto",
 ) -> tuple[Bundle, Calibrated]:
     """Exports, calibrates, evaluates and writes `target`."""
+    check_new(target)
     exported = export_run(folder, data_root, ood)
     calibrated = calibrate_graphs(exported.opened, exported.evidence, wanted, epsilon_by)
     return write_run(exported, calibrated, target), calibrated

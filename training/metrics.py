@@ -119,11 +119,15 @@ def thresholds_between(values: Floats) -> Floats:
 
 
 def auroc(accept: ArrayLike, refuse: ArrayLike) -> float:
-    """Probability that an input to accept scores above one to refuse; a tie counts one half."""
-    from sklearn.metrics import roc_auc_score
+    """Probability that an input to accept scores above one to refuse; a tie counts one half.
 
+    Counted in pairs: equal to scikit-learn's roc_auc_score, and without its checks of every call, which would take most
+    of the time of a bootstrap.
+    """
     positive, negative = _sorted(accept, "accept"), _sorted(refuse, "refuse")
-    return float(roc_auc_score(_truth(len(positive), len(negative)), np.concatenate([positive, negative])))
+    below = np.searchsorted(negative, positive, side="left")
+    not_above = np.searchsorted(negative, positive, side="right")
+    return float((below + not_above).mean() / (2 * len(negative)))
 
 
 def aupr_in(accept: ArrayLike, refuse: ArrayLike) -> float:

@@ -11,7 +11,7 @@ from service.errors import RequestError
 from service.gate import PREPROCESSED_SCORES, Outputs, ScoreName
 from service.manifest import HashedFile
 from service.preprocess import decode
-from training.assemble import figures_of, git_revision, publish, version_of
+from training.assemble import check_new, figures_of, git_revision, publish, version_of
 from training.calibrate import TARGET_REJECTION, target_rejection_policy
 from training.calibration import Calibrated, Evidence, OpenGraphs, Traffic
 from training.card import write_card
@@ -138,14 +138,12 @@ def write_with_target_rejection(
 
 
 def check_target(bundle: Bundle, target: Path) -> None:
-    """Refuses a place that cannot be written to, before an hour is spent on what would go there."""
-    version_of(target)
+    """As `check_new`, and a new version keeps its model's name."""
+    check_new(target)
     if target.parent.name != bundle.manifest.name:
         raise ExportError(
             f"--out is {target}, expected models/{bundle.manifest.name}/VERSION: a new version keeps its model's name."
         )
-    if target.exists():
-        raise ExportError(f"--out is {target}, which exists; expected a new version: bundles are never edited.")
 
 
 def _next_version(bundle: Bundle, target: Path, what: str) -> Manifest:
