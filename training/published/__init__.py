@@ -1,0 +1,65 @@
+"""The values the paper published, as data: one CSV file a table, and source.toml that says where they come from."""
+
+import csv
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+METRICS = ("fpr_at_95_tpr", "detection_error", "auroc", "aupr_in", "aupr_out")
+THRESHOLD_METRICS = ("calibrated_on_ood", "calibrated_on_misclassified")
+DETECTION_TABLES = ("1", "2", "4", "5")
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """One method on one out-of-distribution set; `values` by metric, in per cent."""
+
+    network: str
+    in_distribution: str
+    out_of_distribution: str
+    method: str
+    values: dict[str, float]
+
+
+@cache
+def published_rows(table: str) -> tuple[PublishedRow, ...]:
+    """A table of the paper by its number, in the paper's order."""
+    return tuple(
+        PublishedRow(*(record.pop(key) for key in _KEYS), {key: float(text) for key, text in record.items()})
+        for record in _records(f"table-{table}.csv")
+    )
+
+
+@cache
+def published_errors() -> dict[tuple[str, str, str], float]:
+    """Classification error in per cent by network, in-distribution set and method (Table 1)."""
+    return {
+        (r["network"], r["in_distribution"], r["method"]): float(r["classification_error"])
+        for r in _records("classification-error.csv")
+    }
+
+
+def published_value(network: str, inside: str, outside: str, method: str, metric: str) -> float | None:
+    """One value wherever the paper has it; None where it has none."""
+    wanted = (network, inside, outside, method)
+    for table in (*DETECTION_TABLES, "3"):
+        for row in published_rows(table):
+            found = (row.network, row.in_distribution, row.out_of_distribution, row.method)
+            if found == wanted and metric in row.values:
+                return row.values[metric]
+    return None
+
+
+def citation() -> str:
+    source = tomllib.loads((FOLDER / "source.toml").read_text())
+    return f"{source['authors']}, {source['title']}, {source['year']}, {source['identifier']}"
+
+
+_KEYS = ("network", "in_distribution", "out_of_distribution", "method")
+
+
+def _records(file: str) -> list[dict[str, str]]:
+    with (FOLDER / file).open(newline="") as opened:
+        return list(csv.DictReader(opened))
