@@ -27,7 +27,13 @@ class PublishedRow:
 def published_rows(table: str) -> tuple[PublishedRow, ...]:
     """A table of the paper by its number, in the paper's order."""
     return tuple(
-        PublishedRow(*(record.pop(key) for key in _KEYS), {key: float(text) for key, text in record.items()})
+        PublishedRow(
+            network=record["network"],
+            in_distribution=record["in_distribution"],
+            out_of_distribution=record["out_of_distribution"],
+            method=record["method"],
+            values={key: float(text) for key, text in record.items() if key not in _KEYS},
+        )
         for record in _records(f"table-{table}.csv")
     )
 

@@ -1,0 +1,1 @@
+"""The paper's tables, measured on exported bundles: `confgate-train evaluate`."""

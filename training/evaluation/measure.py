@@ -1,0 +1,203 @@
+"""One network on its own test images and on sets of others: every score, five metrics, three thresholds.
+
+Test images are only measured on. ε and thresholds come from calibration images; the one figure that looks at test
+images to choose a threshold, `best on test`, is the detection error itself, by its definition.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.gate import Floats, ScoreName, score_images
+from training.calibrate import FEWEST_MISTAKES
+from training.evaluation.inside import Inside
+from training.evaluation.outputs import BundleOutputs, ImageSet
+from training.evaluation.outside import Outside
+from training.metrics import detection_error, detection_error_at, detection_metrics
+from training.preprocessing import EPSILONS
+from training.scores import scores_of
+
+NetworkRole = Literal["baseline", "branch"]
+# per-set: the paper's way, one ε for each out-of-distribution set; per-model: one for all of them together;
+# bundle: the one the bundle holds, which is what is served.
+EpsilonChoice = Literal["per-set", "per-model", "bundle"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A column of the table: a score of the baseline network or of the one with the branch."""
+
+    key: str
+    title: str
+    role: NetworkRole
+    score: ScoreName
+
+
+METHODS = (
+    Method("baseline", "baseline", "baseline", "max_softmax"),
+    Method("confidence", "confidence", "branch", "confidence"),
+    Method("odin", "ODIN", "baseline", "odin"),
+    Method("confidence_preprocessed", "confidence + preprocessing", "branch", "confidence_preprocessed"),
+    Method("branch_max_softmax", "branch network: max softmax", "branch", "max_softmax"),
+    Method("branch_energy", "branch network: energy", "branch", "energy"),
+    Method("branch_max_logit", "branch network: max logit", "branch", "max_logit"),
+    Method("branch_typicality", "branch network: typicality", "branch", "typicality"),
+    Method("baseline_energy", "baseline network: energy", "baseline", "energy"),
+    Method("baseline_max_logit", "baseline network: max logit", "baseline", "max_logit"),
+    Method("baseline_typicality", "baseline network: typicality", "baseline", "typicality"),
+)
+PAPER_PAIRS = (("baseline", "confidence"), ("odin", "confidence_preprocessed"))
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """δ on the score's unbounded scale, and the detection error each gives on the test images."""
+
+    best: float
+    best_error: float
+    on_ood: float
+    on_ood_error: float
+    on_misclassified: float | None  # None: too few mistakes to calibrate on
+    on_misclassified_error: float | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One method on one out-of-distribution set; shares are fractions."""
+
+    method: str
+    outside: str
+    metrics: dict[str, float]
+    thresholds: Thresholds
+    epsilon: float | None
+    n_inside: int
+    n_outside: int
+
+
+@dataclass(frozen=True)
+class MeasuredNetwork:
+    bundle: str
+    role: NetworkRole
+    classification_error: float
+    n: int
+    rows: tuple[Measured, ...]
+
+
+@dataclass
+class NetworkScores:
+    """The scores of one bundle on any set of images, at any ε."""
+
+    outputs: BundleOutputs
+
+    @property
+    def names(self) -> tuple[ScoreName, ...]:
+        """Also those the bundle has no thresholds for, as long as its graphs give them."""
+        return scores_of(self.outputs.bundle)
+
+    def of(self, score: ScoreName, sets: Iterable[ImageSet], epsilon: float | None) -> Floats:
+        """One score [N] on the unbounded scale, by the functions that serve."""
+        stored = self.outputs.bundle.manifest.scores.get(score)
+        parts = []
+        for images in sets:
+            found = self.outputs.clean(images) if epsilon is None else self.outputs.preprocessed(images, epsilon)
+            parts.append(score_images(score, found) if stored is None else stored.of_images(score, found))
+        return np.concatenate(parts)
+
+    def stored_epsilon(self, score: ScoreName) -> float | None:
+        stored = self.outputs.bundle.manifest.scores.get(score)
+        return None if stored is None else stored.epsilon
+
+    def right(self, images: ImageSet, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+        answers = self.outputs.clean(images)["logits"].argmax(axis=1)
+        return np.asarray(answers == labels)
+
+
+def measure_network(
+    role: NetworkRole, scores: NetworkScores, inside: Inside, outside: Iterable[Outside], choice: EpsilonChoice
+) -> MeasuredNetwork:
+    """Every method this network can be judged by, on every set."""
+    sets = tuple(outside)
+    test = ImageSet(f"{inside.dataset} test", inside.test.images)
+    calibration = ImageSet(f"{inside.dataset} calibration", inside.calibration.images)
+    right = scores.right(calibration, inside.calibration.labels)
+    rows = []
+    for method in (m for m in METHODS if m.role == role and m.score in scores.names):
+        epsilons = _epsilons(method.score, scores, calibration, sets, choice)
+        for one in sets:
+            epsilon = epsilons[one.name]
+            held_in = scores.of(method.score, [calibration], epsilon)
+            held_out = scores.of(method.score, one.calibration, epsilon)
+            test_in = scores.of(method.score, [test], epsilon)
+            test_out = scores.of(method.score, one.test, epsilon)
+            rows.append(
+                Measured(
+                    method=method.key,
+                    outside=one.name,
+                    metrics=asdict(detection_metrics(test_in, test_out)),
+                    thresholds=_thresholds(held_in, right, held_out, test_in, test_out),
+                    epsilon=epsilon,
+                    n_inside=len(test_in),
+                    n_outside=len(test_out),
+                )
+            )
+    answers_right = scores.right(test, inside.test.labels)
+    folder = scores.outputs.bundle.folder
+    return MeasuredNetwork(
+        bundle=f"{folder.parent.name}/{folder.name}",
+        role=role,
+        classification_error=float(1 - answers_right.mean()),
+        n=len(test),
+        rows=tuple(rows),
+    )
+
+
+def _epsilons(
+    score: ScoreName, scores: NetworkScores, calibration: ImageSet, sets: tuple[Outside, ...], choice: EpsilonChoice
+) -> dict[str, float | None]:
+    """The ε for each set; None for a score that moves nothing."""
+    stored = scores.stored_epsilon(score)
+    if stored is None:
+        return {one.name: None for one in sets}
+    if choice == "bundle":
+        return {one.name: stored for one in sets}
+    if choice == "per-set":
+        return {one.name: best_epsilon(score, scores, calibration, one.calibration) for one in sets}
+    together = {images.name: images for one in sets for images in one.calibration}  # all_images shares its parts
+    best = best_epsilon(score, scores, calibration, tuple(together.values()))
+    return {one.name: best for one in sets}
+
+
+def best_epsilon(
+    score: ScoreName, scores: NetworkScores, calibration: ImageSet, outside: tuple[ImageSet, ...]
+) -> float:
+    """The ε of least detection error between calibration images of both kinds; of equally good ones the smallest."""
+    errors = [
+        detection_error(
+            scores.of(score, [calibration], epsilon), scores.of(score, outside, epsilon)
+        ).detection_error
+        for epsilon in EPSILONS
+    ]
+    return EPSILONS[int(np.argmin(errors))]
+
+
+def _thresholds(
+    held_in: Floats, right: NDArray[np.bool_], held_out: Floats, test_in: Floats, test_out: Floats
+) -> Thresholds:
+    best = detection_error(test_in, test_out)
+    on_ood = detection_error(held_in, held_out).value
+    on_misclassified = None
+    if FEWEST_MISTAKES <= (~right).sum() < len(right):
+        on_misclassified = detection_error(held_in[right], held_in[~right]).value
+    return Thresholds(
+        best=best.value,
+        best_error=best.detection_error,
+        on_ood=on_ood,
+        on_ood_error=detection_error_at(on_ood, test_in, test_out),
+        on_misclassified=on_misclassified,
+        on_misclassified_error=(
+            None if on_misclassified is None else detection_error_at(on_misclassified, test_in, test_out)
+        ),
+    )
