@@ -13,6 +13,8 @@ from training.bundle_commands import export, import_onnx
 from training.calibrate_command import calibrate
 from training.data_commands import DataRoot, data_app
 from training.errors import TrainingError
+from training.evaluation.command import evaluate
+from training.reproduction.command import reproduce
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,6 +27,8 @@ app.add_typer(data_app, name="data")
 app.command()(export)
 app.command()(calibrate)
 app.command("import-onnx")(import_onnx)
+app.command()(evaluate)
+app.command()(reproduce)
 console = Console()
 
 

@@ -1,8 +1,8 @@
 """Several bundles and their baselines, grouped by what they were trained on, with mean and spread over the pairs."""
 
 import statistics
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from service.bundle import Bundle, load_bundle
@@ -70,7 +70,7 @@ class Group:
 class Evaluation:
     groups: tuple[Group, ...]
     outside: tuple[Outside, ...]
-    epsilon: EpsilonChoice
+    epsilon: EpsilonChoice | None  # None: no preprocessed score was measured
     limit: int | None
 
 
@@ -84,16 +84,20 @@ class Settings:
     epsilon: EpsilonChoice = "per-set"
     limit: int | None = None
     device: Device = "auto"
-    run: Path | None = None
+    runs: Mapping[Path, Path] = field(default_factory=dict)  # the training run of a bundle, where it is known
+    preprocessed: bool = True  # also the scores that need the perturbed graph
 
 
 def evaluate(
     bundles: Iterable[Path], baselines: Iterable[Path], settings: Settings, progress: Progress = silent
 ) -> Evaluation:
     """Measures all bundles; those with a branch and those without are told apart and must be where they belong."""
-    loaded = [("branch", load_bundle(folder)) for folder in bundles]
+    loaded: list[tuple[NetworkRole, Bundle]] = [("branch", load_bundle(folder)) for folder in bundles]
     loaded += [("baseline", load_bundle(folder)) for folder in baselines]
-    placed = [(role, bundle, inside_of(bundle, settings.data_root, settings.run, settings.limit)) for role, bundle in loaded]
+    placed = [
+        (role, bundle, inside_of(bundle, settings.data_root, settings.runs.get(bundle.folder), settings.limit))
+        for role, bundle in loaded
+    ]
     for role, bundle, inside in placed:
         _check(role, bundle, inside, settings)
     sizes = {bundle.manifest.input.width for _, bundle, _ in placed}
@@ -108,7 +112,7 @@ def evaluate(
     return Evaluation(
         tuple(_measure_group(members, outside, settings, progress) for members in groups.values()),
         outside,
-        settings.epsilon,
+        settings.epsilon if settings.preprocessed else None,
         settings.limit,
     )
 
@@ -122,7 +126,9 @@ def _measure_group(
     networks = []
     for role, bundle, inside in members:
         outputs = BundleOutputs(bundle, settings.out / "scores", settings.device, _named(bundle, progress))
-        networks.append(measure_network(role, NetworkScores(outputs), inside, outside, settings.epsilon))
+        networks.append(
+            measure_network(role, NetworkScores(outputs, settings.preprocessed), inside, outside, settings.epsilon)
+        )
     first = members[0][2]
     return Group(first.dataset, first.network, len(first.test), len(first.calibration), tuple(networks))
 
@@ -141,7 +147,9 @@ def _check(role: str, bundle: Bundle, inside: Inside, settings: Settings) -> Non
             f"(a recipe that ends in -baseline)."
         )
     if inside.dataset in settings.ood:
-        raise DataError(f"--ood {inside.dataset}: {bundle.folder} was trained on it, so its images are in-distribution.")
+        raise DataError(
+            f"--ood {inside.dataset}: {bundle.folder} was trained on it, so its images are in-distribution."
+        )
 
 
 def _check_pairs(members: list[tuple[NetworkRole, Bundle, Inside]]) -> None:

@@ -32,8 +32,9 @@ def inside_of(bundle: Bundle, data_root: Path, run: Path | None = None, limit: i
     if f"fingerprint {splits.fingerprint}" not in known:
         raise DataError(
             f"{bundle.folder} was made from '{known}', but {recipe.data.dataset} under {data_root} has fingerprint "
-            f"{splits.fingerprint}: its calibration images might be among those it was trained on. Point --data-root at "
-            f"the data it saw, or give --run, the folder of its training, if that changed fields of the recipe."
+            f"{splits.fingerprint}: its calibration images might be among those it was trained on. Point "
+            f"--data-root at the data it saw, or give --run, the folder of its training, if that changed fields of "
+            f"the recipe."
         )
     return Inside(
         dataset=recipe.data.dataset,

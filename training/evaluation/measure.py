@@ -13,17 +13,19 @@ from numpy.typing import NDArray
 
 from service.gate import Floats, ScoreName, score_images
 from training.calibrate import FEWEST_MISTAKES
-from training.evaluation.inside import Inside
+from training.evaluation.inside import Inside, spread_indices
 from training.evaluation.outputs import BundleOutputs, ImageSet
 from training.evaluation.outside import Outside
 from training.metrics import detection_error, detection_error_at, detection_metrics
 from training.preprocessing import EPSILONS
-from training.scores import scores_of
+from training.scores import needs_perturbed_graph, scores_of
 
 NetworkRole = Literal["baseline", "branch"]
 # per-set: the paper's way, one ε for each out-of-distribution set; per-model: one for all of them together;
 # bundle: the one the bundle holds, which is what is served.
 EpsilonChoice = Literal["per-set", "per-model", "bundle"]
+# Of the model's own calibration images, as many as of each other set: the grid search is the dearest part.
+EPSILON_IMAGES = 1_000
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,13 @@ METHODS = (
     Method("confidence", "confidence", "branch", "confidence"),
     Method("odin", "ODIN", "baseline", "odin"),
     Method("confidence_preprocessed", "confidence + preprocessing", "branch", "confidence_preprocessed"),
-    Method("branch_max_softmax", "branch network: max softmax", "branch", "max_softmax"),
-    Method("branch_energy", "branch network: energy", "branch", "energy"),
-    Method("branch_max_logit", "branch network: max logit", "branch", "max_logit"),
-    Method("branch_typicality", "branch network: typicality", "branch", "typicality"),
-    Method("baseline_energy", "baseline network: energy", "baseline", "energy"),
-    Method("baseline_max_logit", "baseline network: max logit", "baseline", "max_logit"),
-    Method("baseline_typicality", "baseline network: typicality", "baseline", "typicality"),
+    Method("branch_max_softmax", "max softmax (branch net)", "branch", "max_softmax"),
+    Method("branch_energy", "energy (branch net)", "branch", "energy"),
+    Method("branch_max_logit", "max logit (branch net)", "branch", "max_logit"),
+    Method("branch_typicality", "typicality (branch net)", "branch", "typicality"),
+    Method("baseline_energy", "energy (baseline net)", "baseline", "energy"),
+    Method("baseline_max_logit", "max logit (baseline net)", "baseline", "max_logit"),
+    Method("baseline_typicality", "typicality (baseline net)", "baseline", "typicality"),
 )
 PAPER_PAIRS = (("baseline", "confidence"), ("odin", "confidence_preprocessed"))
 
@@ -91,11 +93,13 @@ class NetworkScores:
     """The scores of one bundle on any set of images, at any ε."""
 
     outputs: BundleOutputs
+    preprocessed: bool = True
 
     @property
     def names(self) -> tuple[ScoreName, ...]:
         """Also those the bundle has no thresholds for, as long as its graphs give them."""
-        return scores_of(self.outputs.bundle)
+        found = scores_of(self.outputs.bundle)
+        return found if self.preprocessed else tuple(name for name in found if not needs_perturbed_graph(name))
 
     def of(self, score: ScoreName, sets: Iterable[ImageSet], epsilon: float | None) -> Floats:
         """One score [N] on the unbounded scale, by the functions that serve."""
@@ -163,10 +167,11 @@ def _epsilons(
         return {one.name: None for one in sets}
     if choice == "bundle":
         return {one.name: stored for one in sets}
+    few = ImageSet(calibration.name, calibration.images[spread_indices(len(calibration), EPSILON_IMAGES)])
     if choice == "per-set":
-        return {one.name: best_epsilon(score, scores, calibration, one.calibration) for one in sets}
+        return {one.name: best_epsilon(score, scores, few, one.calibration) for one in sets}
     together = {images.name: images for one in sets for images in one.calibration}  # all_images shares its parts
-    best = best_epsilon(score, scores, calibration, tuple(together.values()))
+    best = best_epsilon(score, scores, few, tuple(together.values()))
     return {one.name: best for one in sets}
 
 
@@ -175,9 +180,7 @@ def best_epsilon(
 ) -> float:
     """The ε of least detection error between calibration images of both kinds; of equally good ones the smallest."""
     errors = [
-        detection_error(
-            scores.of(score, [calibration], epsilon), scores.of(score, outside, epsilon)
-        ).detection_error
+        detection_error(scores.of(score, [calibration], epsilon), scores.of(score, outside, epsilon)).detection_error
         for epsilon in EPSILONS
     ]
     return EPSILONS[int(np.argmin(errors))]

@@ -1,7 +1,7 @@
 """What a bundle's graphs answer for sets of images, kept on disk so that an evaluation is never computed twice.
 
-A file is named after everything its content depends on: the hashes of the graphs, the pixels, ε and the device. Kept are
-the graph's outputs, not scores, so that a score that is added later needs no new pass over the images.
+A file is named after everything its content depends on: the hashes of the graphs, the pixels, ε and the device. Kept
+are the graph's outputs, not scores, so that a score that is added later needs no new pass over the images.
 """
 
 import hashlib
@@ -65,7 +65,9 @@ class BundleOutputs:
         return self._outputs("forward", images, None)
 
     def preprocessed(self, images: ImageSet, epsilon: float) -> Outputs:
-        """The output that only the perturbed graph has, for images moved by ε."""
+        """The output that only the perturbed graph has, for images moved by ε; by nothing, it is the clean one."""
+        if epsilon == 0:
+            return {f"{name}_preprocessed": rows for name, rows in self.clean(images).items()}
         return self._outputs("perturbed", images, epsilon)
 
     def _outputs(self, graph: GraphName, images: ImageSet, epsilon: float | None) -> Outputs:
@@ -126,5 +128,5 @@ def _write(path: Path, outputs: dict[str, NDArray[np.float32]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
-        np.savez(file, **outputs)
+        np.savez(file, **outputs)  # type: ignore[arg-type]  # its stubs take every name for allow_pickle
     partial.replace(path)

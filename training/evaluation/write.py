@@ -1,0 +1,110 @@
+"""An evaluation on disk: evaluation.md to read, two CSV files to compute with, evaluation.json with everything."""
+
+import csv
+import io
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from training.evaluation.evaluation import Evaluation, Spread
+from training.evaluation.tables import notes_of, tables_of
+from training.published import METRICS
+
+
+def write_evaluation(evaluation: Evaluation, out: Path, command: str) -> list[Path]:
+    """Writes the four files into `out`, each in one step, and says which."""
+    out.mkdir(parents=True, exist_ok=True)
+    contents = {
+        "evaluation.md": markdown_of(evaluation, command),
+        "evaluation.csv": _csv(_metric_records(evaluation)),
+        "thresholds.csv": _csv(_threshold_records(evaluation)),
+        "evaluation.json": json.dumps(json_of(evaluation, command), indent=1) + "\n",
+    }
+    for name, text in contents.items():
+        write_text(out / name, text)
+    return [out / name for name in contents]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces a file in one step."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def markdown_of(evaluation: Evaluation, command: str) -> str:
+    notes = "\n".join(f"- {note}" for note in notes_of(evaluation))
+    tables = "\n".join(table.markdown() for table in tables_of(evaluation))
+    return f"# Evaluation\n\n`{command}`\n\n{notes}\n\n{tables}"
+
+
+def json_of(evaluation: Evaluation, command: str) -> dict[str, Any]:
+    """Everything, network by network; shares are fractions and thresholds on the unbounded scale."""
+    return {
+        "command": command,
+        "epsilon": evaluation.epsilon,
+        "limit": evaluation.limit,
+        "notes": notes_of(evaluation),
+        "outside": [
+            {
+                "name": one.name,
+                "made_of": one.made_of,
+                "stand_ins": one.stand_ins,
+                "n_calibration": sum(len(part) for part in one.calibration),
+                "n_test": sum(len(part) for part in one.test),
+            }
+            for one in evaluation.outside
+        ],
+        "groups": [asdict(group) for group in evaluation.groups],
+    }
+
+
+def _metric_records(evaluation: Evaluation) -> list[dict[str, Any]]:
+    records = []
+    for group in evaluation.groups:
+        for one in evaluation.outside:
+            for method in group.methods:
+                rows = group.rows(method.key, one.name)
+                record: dict[str, Any] = _key(group.inside, group.network, one.name, method.key)
+                record |= {"n_trainings": len(rows), "n_inside": rows[0].n_inside, "n_outside": rows[0].n_outside}
+                record["epsilon"] = " ".join(f"{row.epsilon:g}" for row in rows if row.epsilon is not None)
+                error = group.classification_error(method.role)
+                record |= _both("classification_error", error)
+                for metric in (*METRICS, "fpr_at_95_tpr_out_positive"):
+                    record |= _both(metric, group.spread(method.key, one.name, metric))
+                record["limit"] = evaluation.limit or ""
+                records.append(record)
+    return records
+
+
+def _threshold_records(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """One row for each network: a mean of thresholds would hide which of them lies above which."""
+    records = []
+    for group in evaluation.groups:
+        for network in group.networks:
+            for row in network.rows:
+                t = row.thresholds
+                above = None if t.on_misclassified is None else t.on_misclassified > t.on_ood
+                record: dict[str, Any] = _key(group.inside, group.network, row.outside, row.method)
+                record |= {"bundle": network.bundle, **asdict(t), "misclassified_above_ood": above}
+                records.append({key: "" if value is None else value for key, value in record.items()})
+    return records
+
+
+def _key(inside: str, network: str, outside: str, method: str) -> dict[str, Any]:
+    return {"in_distribution": inside, "network": network, "out_of_distribution": outside, "method": method}
+
+
+def _both(name: str, spread: Spread | None) -> dict[str, Any]:
+    """Mean and standard deviation as fractions; empty where there is none."""
+    mean, std = (None, None) if spread is None else (spread.mean, spread.std)
+    return {name: "" if mean is None else round(mean, 6), f"{name}_std": "" if std is None else round(std, 6)}
+
+
+def _csv(records: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()

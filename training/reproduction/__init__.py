@@ -1,0 +1,1 @@
+"""The paper's experiments from training to table: `confgate-train reproduce`."""
