@@ -14,6 +14,7 @@ from training.calibrate_command import calibrate
 from training.data_commands import DataRoot, data_app
 from training.errors import TrainingError
 from training.evaluation.command import evaluate
+from training.report.command import report
 from training.reproduction.command import reproduce
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app.command()(export)
 app.command()(calibrate)
 app.command("import-onnx")(import_onnx)
 app.command()(evaluate)
+app.command()(report)
 app.command()(reproduce)
 console = Console()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from service.bundle import load_bundle
+from training.calibrate import USUAL
 from training.errors import RecipeError
 from training.execution import DeviceChoice, Precision
 from training.fit_command import FitOptions, default_workers, fit
@@ -75,7 +76,7 @@ class Workspace:
 
     def do_export(self, training: Training) -> None:
         """Thresholds from the calibration split, graphs checked against torch; the tables are measured later."""
-        make_bundle(self.run(training), self.bundle(training), self.data_root, [])
+        make_bundle(self.run(training), self.bundle(training), self.data_root, [], USUAL)
 
 
 def finish_trainings(workspace: Workspace, trainings: tuple[Training, ...], console: Console) -> None:

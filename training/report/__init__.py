@@ -1,0 +1,1 @@
+"""A bundle in pictures and plain words: `confgate-train report`."""

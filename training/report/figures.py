@@ -1,0 +1,179 @@
+"""The pictures of a report, each a matplotlib figure made from gathered scores."""
+
+from collections.abc import Callable
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
+
+from service.gate import Floats
+from training.evaluation.outside import title_of
+from training.metrics import auroc
+from training.report.gather import ReportData, ScoreView
+from training.report.style import FAINT, INSIDE, MISTAKE, OUTSIDE, RIGHT, SERIES, label, new_figure
+
+CURVE_POINTS = 400
+BINS = 10
+
+
+def histograms(data: ReportData) -> Figure:
+    """The paper's first figure: how the score of known and of unknown images is spread."""
+    figure, axes = new_figure(len(data.highlighted))
+    for one, view in zip(axes, data.highlighted, strict=True):
+        edges = np.linspace(0, 1, 41)
+        for values, colour, name in (
+            (view.inside, INSIDE, f"{title_of(data.dataset)} (known)"),
+            (view.all_outside, OUTSIDE, "other images (unknown)"),
+        ):
+            shares = np.histogram(view.shown(values), edges)[0] / len(values)
+            one.stairs(shares, edges, fill=True, color=colour, alpha=0.45)
+            one.stairs(shares, edges, color=colour, linewidth=1.4, label=name)
+        _mark_thresholds(one, view)
+        one.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        label(one, view.title.capitalize(), "score as shown", "share of images")
+    return figure
+
+
+def detection_errors(data: ReportData) -> Figure:
+    """The paper's threshold figure: detection error against δ for true OOD and for misclassified images."""
+    figure, axes = new_figure(len(data.highlighted), share_y=True)
+    for one, view in zip(axes, data.highlighted, strict=True):
+        curves = [(view.inside, view.all_outside, OUTSIDE, "known against unknown")]
+        if view.right.any() and not view.right.all():
+            curves.append((view.inside[view.right], view.inside[~view.right], MISTAKE, "right against wrong answers"))
+        for accept, refuse, colour, name in curves:
+            deltas, errors = error_curve(view, accept, refuse)
+            one.plot(deltas, errors, color=colour, linewidth=1.8, label=name)
+        _mark_thresholds(one, view)
+        one.set_ylim(0, 0.55)
+        one.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        label(one, view.title.capitalize(), "threshold δ as shown", "detection error")
+    return figure
+
+
+def error_curve(view: ScoreView, accept: Floats, refuse: Floats) -> tuple[Floats, Floats]:
+    """½·P_accept(s ≤ δ) + ½·P_refuse(s > δ) at δ evenly spread as it is shown."""
+    inside, outside = np.sort(view.shown(accept)), np.sort(view.shown(refuse))
+    deltas = np.linspace(0, 1, CURVE_POINTS)
+    missed = np.searchsorted(inside, deltas, side="right") / len(inside)
+    passed = 1 - np.searchsorted(outside, deltas, side="right") / len(outside)
+    return deltas, 0.5 * missed + 0.5 * passed
+
+
+def roc_curves(data: ReportData) -> Figure:
+    """For each set: how many known images pass against how many unknown ones slip through."""
+    figure, axes = new_figure(len(data.highlighted), height=4.4, share_y=True)
+    for one, view in zip(axes, data.highlighted, strict=True):
+        for (name, outside), colour in zip(view.outside.items(), _colours(), strict=False):
+            slipped, passed = roc(view.inside, outside)
+            area = auroc(view.inside, outside)
+            one.plot(slipped, passed, color=colour, linewidth=1.6, label=f"{title_of(name)}  {area:.1%}")
+        one.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle=":")
+        one.axhline(0.95, color=FAINT, linewidth=0.8, linestyle="--")
+        for axis in (one.xaxis, one.yaxis):
+            axis.set_major_formatter(PercentFormatter(1, decimals=0))
+        label(one, view.title.capitalize(), "unknown images that slip through", "known images that pass")
+        one.legend(frameon=False, fontsize=8, loc="lower right", title="AUROC", title_fontsize=8)
+    return figure
+
+
+def roc(accept: Floats, refuse: Floats) -> tuple[Floats, Floats]:
+    """False and true positive rate at thresholds between observed scores, thinned to what a picture can show."""
+    deltas = np.unique(
+        np.concatenate([np.quantile(both, np.linspace(0, 1, CURVE_POINTS)) for both in (accept, refuse)])
+    )
+    passed = 1 - np.searchsorted(np.sort(accept), deltas, side="right") / len(accept)
+    slipped = 1 - np.searchsorted(np.sort(refuse), deltas, side="right") / len(refuse)
+    return np.concatenate([[1.0], slipped]), np.concatenate([[1.0], passed])
+
+
+def risk_coverage(data: ReportData) -> Figure:
+    """How wrong the accepted answers are, against how many are accepted."""
+    figure, (one,) = new_figure(1, width=7.4)
+    for view, colour in zip(data.scores.values(), _colours(), strict=False):
+        order = np.argsort(-view.inside, kind="stable")
+        answered = np.arange(1, len(order) + 1)
+        risk = np.cumsum(~view.right[order]) / answered
+        keep = answered >= max(20, len(order) // 100)  # the first few answers are noise
+        strong = view in data.highlighted
+        one.plot(
+            (answered / len(order))[keep],
+            risk[keep],
+            color=colour,
+            linewidth=2.2 if strong else 1.0,
+            alpha=1 if strong else 0.7,
+            label=view.title,
+        )
+    accepted = data.default.inside > data.default_threshold
+    if accepted.any():
+        here = (float(accepted.mean()), float((~data.default.right[accepted]).mean()))
+        one.plot(*here, "o", color=SERIES[list(data.scores).index(data.default.name) % len(SERIES)], markersize=8)
+        one.annotate(
+            "the gate as it ships",
+            here,
+            xytext=(-12, 16),
+            textcoords="offset points",
+            ha="right",
+            fontsize=9,
+            color=FAINT,
+        )
+    for axis in (one.xaxis, one.yaxis):
+        axis.set_major_formatter(PercentFormatter(1, decimals=None))
+    one.set_ylim(bottom=0)
+    label(one, "Wrong answers against answers given", "share of images answered", "wrong among the answered")
+    return figure
+
+
+def calibration_diagram(data: ReportData) -> Figure:
+    """How often answers are right, against what was promised."""
+    figure, axes = new_figure(2 if "confidence" in data.scores else 1, height=4.2)
+    right = data.default.right
+    promised = [("Largest probability", data.probabilities.max(axis=1), INSIDE)]
+    if "confidence" in data.scores:
+        view = data.scores["confidence"]
+        promised.append(("Learned confidence c", view.shown(view.inside), RIGHT))
+    for one, (title, values, colour) in zip(axes, promised, strict=True):
+        centres, accuracy, counts = binned(values, right)
+        one.bar(centres, accuracy, width=0.9 / BINS, color=colour, alpha=0.35, edgecolor=colour)
+        for x, y, n in zip(centres, accuracy, counts, strict=True):
+            one.text(x, y + 0.015, f"{n:,}", ha="center", fontsize=7, color=FAINT)
+        one.plot([0, 1], [0, 1], color=FAINT, linestyle="--", linewidth=1, label="promise kept")
+        one.set_xlim(0, 1)
+        one.set_ylim(0, 1.08)
+        one.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        label(one, title, "what was promised", "answers that were right")
+        one.legend(frameon=False, fontsize=9, loc="upper left")
+    return figure
+
+
+def binned(promised: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Bins of equal width that hold an image: centre, share of right answers, number of images."""
+    place = np.clip(np.ceil(promised * BINS).astype(int) - 1, 0, BINS - 1)
+    counts = np.bincount(place, minlength=BINS)
+    used = counts > 0
+    accuracy = np.bincount(place, weights=right, minlength=BINS)[used] / counts[used]
+    return ((np.arange(BINS) + 0.5) / BINS)[used], accuracy, counts[used]
+
+
+def _mark_thresholds(axes: Axes, view: ScoreView) -> None:
+    marks = [(view.ood, "δ from other images", OUTSIDE, "--")]
+    if view.misclassified is not None:
+        marks.append((view.misclassified, "δ from own mistakes", MISTAKE, "-."))
+    for threshold, name, colour, dashes in marks:
+        where = float(view.shown(np.asarray(threshold)))
+        axes.axvline(where, color=colour, linewidth=1.3, linestyle=dashes, label=f"{name}: {where:.2f}")
+
+
+def _colours() -> tuple[str, ...]:
+    return SERIES * 3  # more sets than colours: they repeat rather than vanish
+
+
+PICTURES: dict[str, Callable[[ReportData], Figure]] = {
+    "histograms": histograms,
+    "detection-error": detection_errors,
+    "roc": roc_curves,
+    "risk-coverage": risk_coverage,
+    "calibration": calibration_diagram,
+}

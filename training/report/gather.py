@@ -1,0 +1,196 @@
+"""What the report shows, measured once: scores of test images, where the gate stands, and which score separates best.
+
+The best score is chosen on calibration images, by the same rule as `calibrate` recommends one; everything that is then
+shown of it is measured on test images.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.bundle import Bundle, Manifest, load_bundle
+from service.gate import RELATIVE_SCORES, Floats, ScoreName, shown, softmax
+from service.session import Device
+from training.calibration import display_of
+from training.data import Images
+from training.errors import DataError
+from training.evaluation.inside import Inside, inside_of
+from training.evaluation.measure import NetworkScores
+from training.evaluation.outputs import BundleOutputs, ImageSet, Progress, silent
+from training.evaluation.outside import Outside, load_sets
+from training.metrics import detection_error
+from training.recommend import Recommendation
+from training.recommend import _best as recommended  # the one rule for "better than chance explains"
+
+SCORE_TITLES: dict[ScoreName, str] = {
+    "confidence": "learned confidence",
+    "confidence_preprocessed": "learned confidence, image nudged first",
+    "max_softmax": "largest softmax probability",
+    "odin": "ODIN",
+    "energy": "energy",
+    "max_logit": "largest logit",
+    "typicality": "typicality",
+}
+
+
+@dataclass(frozen=True)
+class ScoreView:
+    """One score of all test images, on its unbounded scale, with the thresholds calibration gave it."""
+
+    name: ScoreName
+    inside: Floats
+    right: NDArray[np.bool_]
+    outside: dict[str, Floats]  # by set; all_images is not repeated beside its parts
+    misclassified: float | None  # δ, chosen on the model's own calibration images
+    ood: float  # δ, chosen on calibration images of the other sets
+    location: float = 0.0
+    scale: float = 1.0
+
+    @property
+    def title(self) -> str:
+        return SCORE_TITLES[self.name]
+
+    @property
+    def all_outside(self) -> Floats:
+        return np.concatenate(list(self.outside.values()))
+
+    def shown(self, values: Floats) -> Floats:
+        """Between 0 and 1, as the service shows it."""
+        return shown(values, self.location, self.scale)
+
+
+@dataclass(frozen=True)
+class ReportData:
+    manifest: Manifest
+    dataset: str
+    network: str
+    limit: int | None
+    sets: tuple[Outside, ...]
+    scores: dict[ScoreName, ScoreView]
+    best_for: dict[str, Recommendation]  # "ood" and "mistakes"
+    test_images: Images
+    labels: NDArray[np.int64]
+    probabilities: Floats  # [N,K] at the bundle's temperature
+    outside_images: dict[str, Images]
+    outside_answers: dict[str, NDArray[np.int64]]
+
+    @property
+    def default(self) -> ScoreView:
+        return self.scores[self.manifest.default.score]
+
+    @property
+    def best(self) -> ScoreView:
+        """What separates images of something else best, on calibration images."""
+        return self.scores[self.best_for["ood"].score]
+
+    @property
+    def highlighted(self) -> tuple[ScoreView, ...]:
+        """The default score and, where it is another one, the best."""
+        return (self.default,) if self.best is self.default else (self.default, self.best)
+
+    @property
+    def default_threshold(self) -> float:
+        default = self.manifest.default
+        return self.manifest.scores[default.score].policies[default.policy].threshold
+
+
+def gather(
+    folder: Path,
+    ood: list[str],
+    data_root: Path,
+    out: Path,
+    *,
+    limit: int | None = None,
+    device: Device = "auto",
+    run: Path | None = None,
+    preprocessed: bool = True,
+    progress: Progress = silent,
+) -> ReportData:
+    """Scores all test and calibration images of a bundle, or takes them from an earlier evaluation in `out`."""
+    bundle = load_bundle(folder)
+    inside = inside_of(bundle, data_root, run, limit)
+    if inside.dataset in ood:
+        raise DataError(f"--ood {inside.dataset}: {folder} was trained on it, so its images are in-distribution.")
+    sets = load_sets(ood, data_root, bundle.manifest.input.width, limit)
+    parts = {images.name: images for one in sets for images in one.test}  # all_images shares its parts with others
+    held = {images.name: images for one in sets for images in one.calibration}
+    scores = NetworkScores(BundleOutputs(bundle, out / "scores", device, progress), preprocessed)
+    test = ImageSet(f"{inside.dataset} test", inside.test.images)
+    calibration = ImageSet(f"{inside.dataset} calibration", inside.calibration.images)
+    right_held = scores.right(calibration, inside.calibration.labels)
+    right = scores.right(test, inside.test.labels)
+    views: dict[ScoreName, ScoreView] = {}
+    held_in: dict[ScoreName, Floats] = {}
+    held_out: dict[ScoreName, Floats] = {}
+    for name in scores.names:
+        epsilon = scores.stored_epsilon(name)
+        held_in[name] = scores.of(name, [calibration], epsilon)
+        held_out[name] = scores.of(name, held.values(), epsilon)
+        location, scale = _display(bundle, name, held_in[name])
+        views[name] = ScoreView(
+            name=name,
+            inside=scores.of(name, [test], epsilon),
+            right=right,
+            outside={
+                images.name.removesuffix(" test"): scores.of(name, [images], epsilon) for images in parts.values()
+            },
+            misclassified=_misclassified(bundle, name, held_in[name], right_held),
+            ood=detection_error(held_in[name], held_out[name]).value,
+            location=location,
+            scale=scale,
+        )
+    return ReportData(
+        manifest=bundle.manifest,
+        dataset=inside.dataset,
+        network=inside.network,
+        limit=limit,
+        sets=sets,
+        scores=views,
+        best_for=_best_for(bundle, held_in, held_out, right_held),
+        test_images=_pixels(test),
+        labels=inside.test.labels,
+        probabilities=softmax(scores.outputs.clean(test)["logits"], bundle.manifest.temperature),
+        outside_images={images.name.removesuffix(" test"): _pixels(images) for images in parts.values()},
+        outside_answers={
+            images.name.removesuffix(" test"): scores.outputs.clean(images)["logits"].argmax(axis=1)
+            for images in parts.values()
+        },
+    )
+
+
+def _best_for(
+    bundle: Bundle, inside: dict[ScoreName, Floats], outside: dict[ScoreName, Floats], right: NDArray[np.bool_]
+) -> dict[str, Recommendation]:
+    usual = bundle.manifest.default.score
+    found = {"ood": recommended("ood", usual, inside, outside)}
+    if right.any() and not right.all():
+        accept = {name: values[right] for name, values in inside.items()}
+        refuse = {name: values[~right] for name, values in inside.items()}
+        found["mistakes"] = recommended("mistakes", usual, accept, refuse)
+    return found
+
+
+def _display(bundle: Bundle, name: ScoreName, held_in: Floats) -> tuple[float, float]:
+    """How an endless score is shown: as the bundle says, or as calibration would say it."""
+    if name not in RELATIVE_SCORES:
+        return 0.0, 1.0
+    stored = bundle.manifest.scores.get(name)
+    display = stored.display if stored is not None and stored.display is not None else display_of(held_in)
+    return display.location, display.scale
+
+
+def _misclassified(bundle: Bundle, name: ScoreName, held_in: Floats, right: NDArray[np.bool_]) -> float | None:
+    """The bundle's own threshold where it has one, else what calibration would choose."""
+    stored = bundle.manifest.scores.get(name)
+    if stored is not None and "misclassified" in stored.policies:
+        return stored.policies["misclassified"].threshold
+    return detection_error(held_in[right], held_in[~right]).value if right.any() and not right.all() else None
+
+
+def _pixels(images: ImageSet) -> Images:
+    return np.asarray(images.images[np.arange(len(images))])
+
+
+__all__ = ["Inside", "ReportData", "ScoreView", "gather"]
