@@ -20,7 +20,7 @@ BINS = 10
 
 def histograms(data: ReportData) -> Figure:
     """The paper's first figure: how the score of known and of unknown images is spread."""
-    figure, axes = new_figure(len(data.highlighted))
+    figure, axes = new_figure(len(data.highlighted), height=4.4)
     for one, view in zip(axes, data.highlighted, strict=True):
         edges = np.linspace(0, 1, 41)
         for values, colour, name in (
@@ -38,7 +38,7 @@ def histograms(data: ReportData) -> Figure:
 
 def detection_errors(data: ReportData) -> Figure:
     """The paper's threshold figure: detection error against δ for true OOD and for misclassified images."""
-    figure, axes = new_figure(len(data.highlighted), share_y=True)
+    figure, axes = new_figure(len(data.highlighted), height=4.4, share_y=True)
     for one, view in zip(axes, data.highlighted, strict=True):
         curves = [(view.inside, view.all_outside, OUTSIDE, "known against unknown")]
         if view.right.any() and not view.right.all():
@@ -74,7 +74,7 @@ def roc_curves(data: ReportData) -> Figure:
         one.axhline(0.95, color=FAINT, linewidth=0.8, linestyle="--")
         for axis in (one.xaxis, one.yaxis):
             axis.set_major_formatter(PercentFormatter(1, decimals=0))
-        label(one, view.title.capitalize(), "unknown images that slip through", "known images that pass")
+        label(one, view.title.capitalize(), "unknown images that slip through", "known images that pass", legend=False)
         one.legend(frameon=False, fontsize=8, loc="lower right", title="AUROC", title_fontsize=8)
     return figure
 
@@ -113,16 +113,19 @@ def risk_coverage(data: ReportData) -> Figure:
         one.annotate(
             "the gate as it ships",
             here,
-            xytext=(-12, 16),
+            xytext=(10, -14),
             textcoords="offset points",
-            ha="right",
+            ha="left",
             fontsize=9,
             color=FAINT,
         )
     for axis in (one.xaxis, one.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=None))
     one.set_ylim(bottom=0)
-    label(one, "Wrong answers against answers given", "share of images answered", "wrong among the answered")
+    label(
+        one, "Wrong answers against answers given", "share of images answered", "wrong among the answered", legend=False
+    )
+    one.legend(frameon=False, fontsize=9, loc="upper left")
     return figure
 
 
@@ -143,7 +146,7 @@ def calibration_diagram(data: ReportData) -> Figure:
         one.set_xlim(0, 1)
         one.set_ylim(0, 1.08)
         one.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        label(one, title, "what was promised", "answers that were right")
+        label(one, title, "what was promised", "answers that were right", legend=False)
         one.legend(frameon=False, fontsize=9, loc="upper left")
     return figure
 

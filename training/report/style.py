@@ -39,5 +39,5 @@ def label(axes: Axes, title: str, x: str, y: str, legend: bool = True) -> None:
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    if legend:
-        axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+    if legend:  # below the picture: inside, it would lie on a curve sooner or later
+        axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
