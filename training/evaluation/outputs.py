@@ -117,7 +117,7 @@ class BundleOutputs:
 def _read(path: Path, images: int) -> dict[str, NDArray[np.float32]] | None:
     """What was kept, or None: a file that is cut off or of another length is computed again."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             kept = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, KeyError, BadZipFile):
         return None

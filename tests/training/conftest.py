@@ -1,0 +1,40 @@
+"""A tiny reproduction of one of the paper's tables, trained once for all tests that need finished bundles."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.training.command_line import confgate_train
+from tests.training.paper_data import TINY, write_paper_data
+
+LIMIT = 40
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """`reproduce 5 --scale compact` with one seed, on tiny data."""
+
+    data: Path
+    out: Path
+    log: str
+
+    def bundle(self, recipe: str) -> Path:
+        return self.out / "bundles" / f"{recipe}-seed0" / "1"
+
+    def run(self, recipe: str) -> Path:
+        return self.out / "runs" / f"{recipe}-seed0"
+
+    def arguments(self, table: str) -> list[object]:
+        return [
+            *("reproduce", table, "--scale", "compact", "--seeds", 1, "--data-root", self.data, "--out", self.out),
+            *("--limit", LIMIT, "--device", "cpu", *TINY),
+        ]
+
+
+@pytest.fixture(scope="session")
+def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
+    root = tmp_path_factory.mktemp("reproduced")
+    made = Reproduced(write_paper_data(root / "data"), root / "out", "")
+    done = confgate_train(*made.arguments("5"))
+    return Reproduced(made.data, made.out, done.stdout)

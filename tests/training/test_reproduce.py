@@ -1,0 +1,130 @@
+"""From recipe to the table beside the published values: complete, shared between tables, and resumed."""
+
+import csv
+import json
+import shutil
+
+import pytest
+from rich.console import Console
+
+from tests.training.command_line import confgate_train
+from training.errors import DataError, RecipeError
+from training.published import METRICS, published_rows, published_value
+from training.recipe import available
+from training.reproduction.experiments import BUDGETS, EXPERIMENTS, plan_experiment
+from training.reproduction.reproduce import Reproduction, reproduce, show_plan
+from training.reproduction.steps import Workspace
+
+STAND_INS = {"lsun_crop": "lsun_bedroom_crop", "lsun_resize": "lsun_bedroom_resize", "isun": "places_resize"}
+
+
+def test_the_table_has_every_published_cell_with_ours_beside_it(reproduced):
+    """Table 5 for VGG13: 8 sets × 2 methods × 5 metrics, each with the paper's value, ours, and the set it is from."""
+    with (reproduced.out / "table-5" / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    expected = [row for row in published_rows("5") if row.network == "vgg13"]
+    assert len(rows) == len(expected) * len(METRICS) == 80
+    measured = {}
+    with (reproduced.out / "table-5" / "compact-cifar10" / "evaluation.csv").open() as file:
+        for record in csv.DictReader(file):
+            measured[record["out_of_distribution"], record["method"]] = record
+    for row in rows:
+        outside, method, metric = row["out_of_distribution"], row["method"], row["metric"]
+        assert float(row["published"]) == published_value("vgg13", "cifar10", outside, method, metric)
+        assert row["measured_on"] == STAND_INS.get(outside, outside)
+        ours = 100 * float(measured[row["measured_on"], method][metric])
+        assert float(row["ours"]) == pytest.approx(ours, abs=0.006)
+
+
+def test_the_table_says_what_it_is_and_what_it_is_not(reproduced):
+    """The Markdown names the command, the source, the stand-ins, the quick look and the smaller network."""
+    text = (reproduced.out / "table-5" / "table.md").read_text()
+    assert "(paper: 41.6 / 19.2)" in text  # VGG13, All Images, FPR at 95 % TPR
+    for words in (
+        "confgate-train reproduce 5 --seeds 1 --scale compact",
+        "arXiv:1802.04865",
+        "Places (resize) for iSUN",
+        "A QUICK LOOK, not a result",
+        "--scale compact: a smaller network",
+    ):
+        assert words in text
+
+
+def test_another_table_goes_on_from_what_is_there(reproduced):
+    """Table 3 after an interruption: a training without its end goes on, a finished one is not touched."""
+    branch, baseline = "compact-cifar10", "compact-cifar10-baseline"
+    untouched = (reproduced.run(branch) / "checkpoint.pt").stat().st_mtime_ns
+    (reproduced.run(baseline) / "result.json").unlink()  # as if it had been killed after its last checkpoint
+    shutil.rmtree(reproduced.bundle(baseline))
+    done = confgate_train(*reproduced.arguments("3"))
+    assert f"{branch}-seed0: already there" in done.stdout
+    assert f"{baseline}-seed0: fit" in done.stdout
+    assert "goes on from step 8 of 8" in done.stdout
+    assert (reproduced.run(branch) / "checkpoint.pt").stat().st_mtime_ns == untouched
+    values = json.loads((reproduced.out / "table-3" / "table.json").read_text())["values"]
+    assert {(v["method"], v["metric"]): v["published"] for v in values} == {
+        ("baseline", "calibrated_on_ood"): 11.7,
+        ("confidence", "calibrated_on_ood"): 9.1,
+        ("baseline", "calibrated_on_misclassified"): 12.3,
+        ("confidence", "calibrated_on_misclassified"): 10.8,
+    }
+
+
+def test_a_dry_run_shows_the_plan_and_does_nothing(reproduced):
+    """Finished trainings are told from those to do, at both scales, and no folder appears."""
+    small = confgate_train(*reproduced.arguments("5"), "--dry-run").stdout
+    assert small.count("done") == 4  # fit and export of two trainings
+    new = reproduced.out.parent / "paper-scale"
+    console = Console(record=True, width=200, quiet=True)
+    show_plan(Reproduction(plan_experiment("1", 5), Workspace(new, reproduced.data), 5), console)
+    plan = console.export_text()
+    assert plan.count("-seed") == 6 * 2 * 5
+    assert "densenet-bc-svhn-baseline-seed4" in plan
+    assert not new.exists()
+
+
+def test_another_training_in_the_same_folder_is_refused(reproduced):
+    """A changed recipe does not pass for the one that was trained before."""
+    experiment = plan_experiment("5", 1, "compact", changes=("data.validation=30", "data.calibration=100"))
+    workspace = Workspace(reproduced.out, reproduced.data)
+    with pytest.raises(RecipeError, match="holds another training"):
+        reproduce(Reproduction(experiment, workspace, 1), Console(quiet=True))
+
+
+def test_missing_data_is_found_before_anything_is_trained(reproduced, tmp_path):
+    """Table 4 needs SVHN: the message says so and how to get it, and no run was begun."""
+    reproduction = Reproduction(plan_experiment("4", 1, "compact"), Workspace(tmp_path / "out", reproduced.data), 1)
+    with pytest.raises(DataError, match=r"does not hold svhn.*confgate-train data download svhn"):
+        reproduce(reproduction, Console(quiet=True))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("table", EXPERIMENTS)
+@pytest.mark.parametrize(("scale", "variant"), [("paper", "text"), ("paper", "code"), ("compact", "text")])
+def test_every_experiment_is_made_of_recipes_that_ship(table, scale, variant):
+    """Each cell of each table has its trainings, and every one of them has a recipe with the right data and branch."""
+    experiment = plan_experiment(table, 2, scale, variant)
+    for cell in experiment.cells:
+        assert len(cell.branch) == 2
+        assert len(cell.baseline) == (0 if table == "budget" else 2)
+        for training, enabled in [(t, True) for t in cell.branch] + [(t, False) for t in cell.baseline]:
+            assert training.recipe in available()
+            recipe = training.load()
+            assert (recipe.data.dataset, recipe.confidence.enabled) == (cell.inside, enabled)
+    if table != "budget" and scale == "paper":
+        published = {(row.network, row.in_distribution) for row in published_rows(table)}
+        assert {(cell.network, cell.inside) for cell in experiment.cells} == published
+
+
+def test_the_budget_sweep_shares_the_training_of_the_usual_budget():
+    """β from 0.1 to 1.0; the one of 0.3 is the very training the other tables use."""
+    sweep = plan_experiment("budget", 1, "compact")
+    assert [cell.branch[0].load().confidence.budget for cell in sweep.cells] == list(BUDGETS)
+    assert sweep.cells[2].branch[0] in plan_experiment("5", 1, "compact").trainings
+    assert len({training.name for training in sweep.trainings}) == len(BUDGETS)
+
+
+def test_an_unknown_table_is_refused_by_name():
+    """The message lists what there is."""
+    with pytest.raises(RecipeError, match="table '7' is unknown, expected one of 1, 2, 3, 4, 5, budget"):
+        plan_experiment("7", 1)
