@@ -170,6 +170,11 @@ def test_bundles_in_the_wrong_place_and_missing_sets_are_refused(reproduced, tmp
     """Each mistake is told by name, with what to do about it."""
     branch, baseline = reproduced.bundle(BRANCH), reproduced.bundle(BASELINE)
     runs = {branch: reproduced.run(BRANCH), baseline: reproduced.run(BASELINE)}
+    identity = json.loads((reproduced.run(BRANCH) / "run.json").read_text())
+    identity["recipe"]["data"]["split_seed"] = 1  # of other calibration images, which this bundle was trained on
+    other_run = tmp_path / "other-run"
+    other_run.mkdir()
+    (other_run / "run.json").write_text(json.dumps(identity))
 
     def settings(*ood):
         return Settings(ood, reproduced.data, tmp_path, runs=runs)
@@ -187,7 +192,8 @@ def test_bundles_in_the_wrong_place_and_missing_sets_are_refused(reproduced, tmp
         ([branch], [], settings("isun"), "data set 'isun' is not at .*To get it: fetch iSUN.tar.gz"),
         ([branch], [], settings("my_photos"), "--ood my_photos: no such set. Expected one of .*all_images"),
         ([branch], [], settings("uniform", "uniform"), "uniform more than once"),
-        ([branch], [], replace(settings("uniform"), runs={}), "give --run, the folder of its training"),
+        ([branch], [], replace(settings("uniform"), runs={}), "too few .*give --run, the folder of its training"),
+        ([branch], [], replace(settings("uniform"), runs={branch: other_run}), "has fingerprint .*give --run"),
     ):
         with pytest.raises(DataError, match=message):
             evaluate(bundles, baselines, chosen)

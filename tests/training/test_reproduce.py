@@ -1,16 +1,21 @@
 """From recipe to the table beside the published values: complete, shared between tables, and resumed."""
 
 import csv
+import io
 import json
 import shutil
 
 import pytest
 from rich.console import Console
 
+from service.gate import sigmoid
 from tests.training.command_line import confgate_train
 from training.errors import DataError, RecipeError
+from training.evaluation.evaluation import Settings, evaluate
 from training.published import METRICS, published_rows, published_value
 from training.recipe import available
+from training.reproduction.beside import Finished
+from training.reproduction.budget import budget_figure, budget_records, budget_table
 from training.reproduction.experiments import BUDGETS, EXPERIMENTS, plan_experiment
 from training.reproduction.reproduce import Reproduction, reproduce, show_plan
 from training.reproduction.steps import Workspace
@@ -75,7 +80,7 @@ def test_a_dry_run_shows_the_plan_and_does_nothing(reproduced):
     small = confgate_train(*reproduced.arguments("5"), "--dry-run").stdout
     assert small.count("done") == 4  # fit and export of two trainings
     new = reproduced.out.parent / "paper-scale"
-    console = Console(record=True, width=200, quiet=True)
+    console = Console(record=True, width=200, file=io.StringIO())
     show_plan(Reproduction(plan_experiment("1", 5), Workspace(new, reproduced.data), 5), console)
     plan = console.export_text()
     assert plan.count("-seed") == 6 * 2 * 5
@@ -128,3 +133,22 @@ def test_an_unknown_table_is_refused_by_name():
     """The message lists what there is."""
     with pytest.raises(RecipeError, match="table '7' is unknown, expected one of 1, 2, 3, 4, 5, budget"):
         plan_experiment("7", 1)
+
+
+def test_the_budget_table_has_detection_and_thresholds_of_each_budget(reproduced, tmp_path):
+    """A row a β with its own figures; thresholds are shown as the service shows them; the picture can be drawn."""
+    bundle, run = reproduced.bundle("compact-cifar10"), reproduced.run("compact-cifar10")
+    settings = Settings(("all_images",), reproduced.data, tmp_path, limit=20, preprocessed=False, runs={bundle: run})
+    evaluation = evaluate([bundle], [], settings)
+    (group,) = evaluation.groups
+    cells = plan_experiment("budget", 1, "compact").cells[:2]
+    records = budget_records([Finished(cell, group, evaluation) for cell in cells])
+    assert [record["budget"] for record in records] == [0.1, 0.2]
+    (row,) = group.rows("confidence", "all_images")
+    assert records[0]["auroc"] == pytest.approx(row.metrics["auroc"], abs=1e-6)
+    assert records[0]["best_threshold"] == pytest.approx(float(sigmoid(row.thresholds.best)), abs=1e-6)
+    table = budget_table(records)
+    assert table.rows[1][0] == "0.2"
+    assert table.rows[0][4] == f"{100 * row.metrics['auroc']:.1f}"
+    budget_figure(records).savefig(tmp_path / "budget.png")
+    assert (tmp_path / "budget.png").stat().st_size > 10_000

@@ -27,7 +27,15 @@ class Inside:
 def inside_of(bundle: Bundle, data_root: Path, run: Path | None = None, limit: int | None = None) -> Inside:
     """Finds the data by the bundle's recipe, or by the run it was exported from; other data than it saw is refused."""
     recipe = recipe_of_run(run) if run is not None else _recipe_of(bundle)
-    splits = _splits(recipe.data, data_root)
+    try:
+        splits = _splits(recipe.data, data_root)
+    except DataError as problem:
+        if run is not None:
+            raise
+        raise DataError(
+            f"{problem} If the training of {bundle.folder} changed fields of its recipe, give --run, the folder of "
+            f"its training."
+        ) from problem
     known = bundle.manifest.provenance.data
     if f"fingerprint {splits.fingerprint}" not in known:
         raise DataError(

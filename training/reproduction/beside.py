@@ -5,7 +5,6 @@ import io
 from dataclasses import dataclass
 from typing import Any
 
-from service.gate import sigmoid
 from training.evaluation.evaluation import Evaluation, Group, Spread
 from training.evaluation.measure import PAPER_PAIRS
 from training.evaluation.outside import title_of
@@ -15,7 +14,6 @@ from training.evaluation.tables import (
     TITLE_OF_METHOD,
     TextTable,
     pair_cell,
-    per_cent,
 )
 from training.published import METRICS, published_errors, published_value
 from training.reproduction.experiments import BUDGET_SWEEP, COMPACT_BESIDE, Cell, Experiment
@@ -118,31 +116,6 @@ def _cell(own: list[Compared], outside: str, metric: str, left: str, right: str,
     lower = metric in LOWER_IS_BETTER or metric in THRESHOLD_TITLES or metric == "classification_error"
     published = " / ".join("–" if c.published is None else f"{c.published:.{digits}f}" for c in (a, b))
     return f"{pair_cell(a.ours, b.ours, lower, digits)} (paper: {published})"
-
-
-def budget_table(finished: list[Finished]) -> TextTable:
-    """β against classification error, detection on All Images and where the best threshold lies."""
-    rows = []
-    for done in finished:
-        outside = done.evaluation.outside[0].name
-        measured = done.group.rows("confidence", outside)
-        best = Spread.of(float(sigmoid(row.thresholds.best)) for row in measured)
-        chosen = [t for t in (row.thresholds.on_misclassified for row in measured) if t is not None]
-        proxy = f"{Spread.of(float(sigmoid(t)) for t in chosen).mean:.3f}" if chosen else "–"
-        rows.append(
-            (
-                f"{done.cell.budget:g}",
-                per_cent(done.group.classification_error("branch"), 2),
-                *(per_cent(done.group.spread("confidence", outside, metric)) for metric in METRICS),
-                f"{best.mean:.3f}",
-                proxy,
-            )
-        )
-    headings = (
-        *("β", "classification error ↓", *(METRIC_TITLES[metric] for metric in METRICS)),
-        *("best δ", "δ misclassified"),
-    )
-    return TextTable("confidence on All Images for budgets β", headings, tuple(rows))
 
 
 def records_of(compared: list[Compared]) -> list[dict[str, Any]]:

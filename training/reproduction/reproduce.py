@@ -13,15 +13,16 @@ from training.evaluation.measure import EpsilonChoice
 from training.evaluation.tables import notes_of
 from training.evaluation.write import write_evaluation, write_text
 from training.published import citation
+from training.report.style import DPI
 from training.reproduction.beside import (
     Finished,
     as_csv,
     beside_tables,
-    budget_table,
     compare,
     notes_for,
     records_of,
 )
+from training.reproduction.budget import budget_figure, budget_records, budget_table
 from training.reproduction.experiments import BUDGET_SWEEP, EXPERIMENTS, Cell, Experiment, check_data, sets_here
 from training.reproduction.steps import Workspace, finish_trainings
 
@@ -100,7 +101,8 @@ def _write(reproduction: Reproduction, finished: list[Finished], console: Consol
     experiment, folder = reproduction.experiment, reproduction.folder
     used = sets_here(experiment, reproduction.workspace.data_root)
     if experiment.table == BUDGET_SWEEP:
-        tables, records = [budget_table(finished)], []
+        records = budget_records(finished)
+        tables = [budget_table(records)]
     else:
         compared = compare(experiment, finished, used)
         tables, records = beside_tables(experiment, compared), records_of(compared)
@@ -122,11 +124,12 @@ def _write(reproduction: Reproduction, finished: list[Finished], console: Consol
         ]
     )
     write_text(folder / "table.md", text)
-    written = [folder / "table.md"]
-    if records:
-        write_text(folder / "table.csv", as_csv(records))
-        write_text(folder / "table.json", json.dumps({"command": command, "values": records}, indent=1) + "\n")
-        written += [folder / "table.csv", folder / "table.json"]
+    write_text(folder / "table.csv", as_csv(records))
+    write_text(folder / "table.json", json.dumps({"command": command, "values": records}, indent=1) + "\n")
+    written = [folder / name for name in ("table.md", "table.csv", "table.json")]
+    if experiment.table == BUDGET_SWEEP:
+        budget_figure(records).savefig(folder / "budget.png", dpi=DPI)
+        written.append(folder / "budget.png")
     for done in finished:
         written += write_evaluation(done.evaluation, folder / _name(done), command)
     return written
