@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -14,9 +15,9 @@ from training.errors import DataError, RecipeError
 from training.evaluation.evaluation import Settings, evaluate
 from training.published import METRICS, published_rows, published_value
 from training.recipe import available
-from training.reproduction.beside import Finished
+from training.reproduction.beside import Finished, beside_tables, compare
 from training.reproduction.budget import budget_figure, budget_records, budget_table
-from training.reproduction.experiments import BUDGETS, EXPERIMENTS, plan_experiment
+from training.reproduction.experiments import BUDGETS, EXPERIMENTS, plan_experiment, sets_here
 from training.reproduction.reproduce import Reproduction, reproduce, show_plan
 from training.reproduction.steps import Workspace
 
@@ -133,6 +134,28 @@ def test_an_unknown_table_is_refused_by_name():
     """The message lists what there is."""
     with pytest.raises(RecipeError, match="table '7' is unknown, expected one of 1, 2, 3, 4, 5, budget"):
         plan_experiment("7", 1)
+
+
+@pytest.mark.parametrize(
+    ("table", "metric", "published"),
+    [("1", "classification_error", [5.28, 5.44]), ("2", "auroc", [95.8, 98.0])],
+)
+def test_summary_tables_have_their_own_columns(reproduced, tmp_path, table, metric, published):
+    """Table 1 compares the classification error too, Table 2 shows ODIN and confidence with preprocessing."""
+    experiment = plan_experiment(table, 1, "compact")
+    experiment = replace(experiment, cells=tuple(cell for cell in experiment.cells if cell.inside == "cifar10"))
+    used = sets_here(experiment, reproduced.data)
+    branch, baseline = "compact-cifar10", "compact-cifar10-baseline"
+    runs = {reproduced.bundle(name): reproduced.run(name) for name in (branch, baseline)}
+    settings = Settings(tuple(used.values()), reproduced.data, tmp_path, "bundle", 20, runs=runs)
+    evaluation = evaluate([reproduced.bundle(branch)], [reproduced.bundle(baseline)], settings)
+    (group,) = evaluation.groups
+    compared = compare(experiment, [Finished(experiment.cells[0], group, evaluation)], used)
+    assert [c.published for c in compared if c.metric == metric and c.outside in ("", "all_images")] == published
+    methods = ["odin", "confidence_preprocessed"] if table == "2" else ["baseline", "confidence"]
+    assert list(dict.fromkeys(c.method for c in compared)) == methods
+    (text,) = beside_tables(experiment, compared)
+    assert f"(paper: {published[0]:.{2 if table == '1' else 1}f} / " in text.markdown()
 
 
 def test_the_budget_table_has_detection_and_thresholds_of_each_budget(reproduced, tmp_path):

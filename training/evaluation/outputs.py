@@ -16,13 +16,19 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from service.bundle import Bundle, GraphName
+from service.cpus import usable_cpus
 from service.gate import Outputs
 from service.session import CPU, Device, OnnxSession, choose_providers, open_session
 from training.data import Images
 from training.data_folder import FolderImages
 from training.evaluate import as_served
 
-BATCH = 250
+BATCHES: dict[GraphName, int] = {
+    "forward": 250,
+    # The backward pass holds every activation of the batch: of WRN-28-10 about 50 MB an image.
+    "perturbed": 50,
+}
+HASHED_AT_ONCE = 250
 Progress = Callable[[str, int, int], None]  # what is computed, images done, images in all
 
 
@@ -44,8 +50,8 @@ class ImageSet:
     def digest(self) -> str:
         """Of the pixels and their shape."""
         digest = hashlib.sha256(repr(self.images.shape).encode())
-        for start in range(0, len(self), BATCH):
-            digest.update(np.ascontiguousarray(self.images[start : start + BATCH]).tobytes())
+        for start in range(0, len(self), HASHED_AT_ONCE):
+            digest.update(np.ascontiguousarray(self.images[start : start + HASHED_AT_ONCE]).tobytes())
         return digest.hexdigest()
 
 
@@ -101,16 +107,17 @@ class BundleOutputs:
             wanted = tuple(name for name in wanted if name.endswith("_preprocessed"))
         what = images.name if epsilon is None else f"{images.name}, ε = {epsilon:g}"
         parts: list[Outputs] = []
-        for start in range(0, len(images), BATCH):
+        for start in range(0, len(images), BATCHES[graph]):
             self.progress(what, start, len(images))
-            batch = as_served(images.images[start : start + BATCH], self.bundle.manifest.input)
+            batch = as_served(images.images[start : start + BATCHES[graph]], self.bundle.manifest.input)
             parts.append(session.run(batch))
         self.progress(what, len(images), len(images))
         return {name: np.concatenate([part[name] for part in parts]) for name in wanted}
 
     def _session(self, graph: GraphName) -> OnnxSession:
         if graph not in self._sessions:
-            self._sessions[graph] = open_session(self.bundle, graph, self.device, max_batch=BATCH)
+            # All CPUs: unlike a server, an evaluation has nothing else to do meanwhile.
+            self._sessions[graph] = open_session(self.bundle, graph, self.device, usable_cpus(), BATCHES[graph])
         return self._sessions[graph]
 
 
