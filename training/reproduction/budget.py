@@ -66,6 +66,11 @@ def budget_figure(records: list[dict[str, Any]]) -> Figure:
             stds = [record[f"{name}_std"] or 0.0 for record in records]
             axes.errorbar(budgets, values, stds, color=colour, marker="o", markersize=4, capsize=2, label=title)
     right.plot(PAPERS_BUDGET, PAPERS_THRESHOLD, "x", color=FAINT, markersize=9, label="the paper's aim")
+    low, high = left.get_ylim()
+    left.set_ylim(
+        min(low, (low + high) / 2 - 0.05), max(high, (low + high) / 2 + 0.05)
+    )  # noise must not look like a trend
+    right.set_ylim(0, 1)
     label(left, "Detection", "budget β", "AUROC")
     label(right, "Thresholds as shown", "budget β", "δ")
     return figure
