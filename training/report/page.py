@@ -21,7 +21,7 @@ def page(data: ReportData, pictures: dict[str, bytes], command: str) -> str:
         f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>{escape(name)}: report</title><style>{STYLE}</style><main>",
         f"<h1>{escape(name)}</h1><p class=sub>How well this model knows what it does not know. "
-        f"{escape(data.network)} network, trained on {escape(title_of(data.dataset))}, "
+        f"A {escape(data.network)} network, trained on {escape(title_of(data.dataset))}, "
         f"{len(manifest.labels)} classes; every figure is measured on test images by the exported graph.</p>",
     ]
     if data.limit is not None:
@@ -50,7 +50,11 @@ def _cards(data: ReportData) -> str:
             f"of images of something else are refused (n = {len(view.all_outside):,}, {len(view.outside)} sets)",
         ),
     ]
-    return "<div class=cards>" + "".join(f"<div><b>{b}</b><span>{escape(t)}</span></div>" for b, t in cards) + "</div>"
+    return (
+        "<div class=cards>"
+        + "".join(f"<div><b>{b}</b><span>{escape(t).replace('n = ', 'n&nbsp;=&nbsp;')}</span></div>" for b, t in cards)
+        + "</div>"
+    )
 
 
 def _summary(data: ReportData) -> str:

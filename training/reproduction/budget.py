@@ -67,9 +67,8 @@ def budget_figure(records: list[dict[str, Any]]) -> Figure:
             axes.errorbar(budgets, values, stds, color=colour, marker="o", markersize=4, capsize=2, label=title)
     right.plot(PAPERS_BUDGET, PAPERS_THRESHOLD, "x", color=FAINT, markersize=9, label="the paper's aim")
     low, high = left.get_ylim()
-    left.set_ylim(
-        min(low, (low + high) / 2 - 0.05), max(high, (low + high) / 2 + 0.05)
-    )  # noise must not look like a trend
+    middle = (low + high) / 2
+    left.set_ylim(min(low, middle - 0.05), max(high, middle + 0.05))  # noise must not look like a trend
     right.set_ylim(0, 1)
     label(left, "Detection", "budget β", "AUROC")
     label(right, "Thresholds as shown", "budget β", "δ")
