@@ -33,7 +33,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     """The whole service; its models are loaded when it starts, and `app.state` holds its parts."""
     lifecycle, metrics = Lifecycle(), Metrics()
     registry = Registry(settings, metrics, open_session)
-    decoders = Decoders(settings.decode_threads or min(usable_cpus(), MAX_DECODE_THREADS))
+    decoders = Decoders(settings.decode_threads or min(max(1, usable_cpus() - 1), MAX_DECODE_THREADS))
     predictor = Predictor(decoders, settings.max_pixels)
 
     endpoint = api.PredictEndpoint(settings, lifecycle, registry, predictor, metrics)

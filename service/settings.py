@@ -33,7 +33,7 @@ class Settings(BaseSettings):
     device: Device = Field("auto", description="Where to run: cuda, cpu, or auto (cuda if it can be had).")
     threads: int = Field(0, ge=0, le=1024, description="Inference threads; 0 means all usable CPUs but one.")
     decode_threads: int = Field(
-        0, ge=0, le=256, description="Threads that decode images; 0 means one per usable CPU, at most 8."
+        0, ge=0, le=256, description="Threads that decode images; 0 means all usable CPUs but one, at most 8."
     )
     max_batch: int = Field(32, ge=1, le=4096, description="Most images in one inference batch.")
     max_queue_images: int = Field(
