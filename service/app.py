@@ -44,7 +44,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     thresholds = Thresholds(StateFile(settings.state) if settings.state is not None else None)
     metrics.in_flight.set_function(lambda: lifecycle.in_flight)
     registry = Registry(settings, metrics, open_session, thresholds)
-    decoders = Decoders(settings.decode_threads or min(usable_cpus(), MAX_DECODE_THREADS))
+    decoders = Decoders(settings.decode_threads or min(max(1, usable_cpus() - 1), MAX_DECODE_THREADS))
     capture = Capture(settings, metrics) if settings.capture_dir is not None else None
     predictor = Predictor(decoders, settings.max_pixels, capture.offer if capture is not None else None)
 
@@ -106,7 +106,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     app.add_middleware(Guard, gatekeeper=gatekeeper, metrics=metrics)
     # The one path that has to be fast is taken at the edge, through the same guard: the framework's own layers would
     # cost it as much again.
-    guarded = ServerErrorMiddleware(Guard(predict, gatekeeper, metrics), handler=_apologise)
+    guarded = ServerErrorMiddleware(Guard(predict, gatekeeper, metrics), handler=_apologise_at_the_edge)
     direct = {("POST", PREDICT_ROUTE): guarded}
     app.add_middleware(Edge, lifecycle=lifecycle, access_log=settings.access_log, direct=direct)
     app.add_exception_handler(RequestError, _refuse)
@@ -148,13 +148,18 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
     )
 
 
-async def _apologise(request: Request, _: Exception) -> Response:
+async def _apologise(request: Request, error: Exception) -> Response:
     """For what nobody foresaw. Starlette raises the error again, so that it is logged and the connection closed."""
+    response = await _apologise_at_the_edge(request, error)
+    # This answer passes outside of the edge, which would have put the id on it.
+    response.headers["X-Request-Id"] = context_of(request.scope).request_id
+    return response
+
+
+async def _apologise_at_the_edge(request: Request, _: Exception) -> Response:
     request_id = context_of(request.scope).request_id
     detail = "an unexpected error; the service's log has it under this request's id"
-    # This answer passes outside of the edge, which would have put the id on it.
-    headers = {"X-Request-Id": request_id, "Connection": "close"}
-    return problem_response(INTERNAL, detail, request.url.path, request_id, headers=headers)
+    return problem_response(INTERNAL, detail, request.url.path, request_id, headers={"Connection": "close"})
 
 
 def _version() -> str:

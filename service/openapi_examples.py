@@ -13,6 +13,7 @@ _CAT = {
     "probabilities": {"cat": 0.9941235934015038, "dog": 0.0049228110028656695},
     "confidence": 0.928816254434943,
     "confidence_preprocessed": None,
+    "typicality": None,
     "in_distribution": True,
     "score_value": 0.928816254434943,
     **_GATE,
@@ -23,6 +24,7 @@ _BOOT = {
     "probabilities": {"cat": 0.7554994003789532, "horse": 0.10457417417062354},
     "confidence": 0.4898283509773848,
     "confidence_preprocessed": None,
+    "typicality": None,
     "in_distribution": False,
     "score_value": 0.4898283509773848,
     **_GATE,
@@ -53,6 +55,7 @@ DETAILS: dict[str, str] = {
     "malformed-request": "top_k must be a whole number from 1 to 2147483648, not '0'",
     "malformed-http": "the bytes are not a valid HTTP/1.1 request: check the request line, the headers, and that "
     "Content-Length is the length of the body",
+    "unauthorised": "this service needs an API key: send one as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'",
     "unknown-model": "model 'cifar100' is not loaded; served are cifar10, fashion_mnist",
     "body-timeout": "the request body did not arrive whole in time",
     "head-timeout": "the head was not complete after 10 s",

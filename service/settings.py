@@ -59,7 +59,7 @@ class Settings(BaseSettings):
     device: Device = Field("auto", description="Where to run: cuda, cpu, or auto (cuda if it can be had).")
     threads: int = Field(0, ge=0, le=1024, description="Inference threads; 0 means all usable CPUs but one.")
     decode_threads: int = Field(
-        0, ge=0, le=256, description="Threads that decode images; 0 means one per usable CPU, at most 8."
+        0, ge=0, le=256, description="Threads that decode images; 0 means all usable CPUs but one, at most 8."
     )
     capture_dir: Path | None = Field(
         None, description="Folder that keeps a sample of the refused images; without one no image is ever kept."

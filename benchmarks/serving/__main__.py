@@ -23,7 +23,7 @@ def main() -> int:
     names = [server.name for server in SERVERS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5, help="of each measurement")
+    parser.add_argument("--seconds", type=int, default=5, help="of each measurement")
     parser.add_argument("--concurrency", type=int, nargs="+", default=CONCURRENCIES)
     parser.add_argument("--request-sizes", type=int, nargs="*", default=REQUEST_SIZES, help="images in one request")
     parser.add_argument("--threads", type=int, default=1, help="of ONNX Runtime, everywhere")

@@ -82,7 +82,7 @@ def goals(findings: Findings) -> list[Goal]:
         least = PEER_FACTOR if concurrency >= 8 else 1.0
         judged.append(
             Goal(
-                f"≥ {least:g} × the best peer at {concurrency}",
+                f"≥ {least:g} × the best peer at {concurrency}" if least > 1 else f"first at {concurrency}",
                 f"{factor:.2f} × {peer}",
                 factor >= least and factor > 1,
             )

@@ -24,7 +24,7 @@ from service.preprocess import decode
 from service.session import open_session
 
 PNG = ROOT / "examples" / "cat.png"
-WARM_UP_SECONDS = 1.0
+WARM_UP_SECONDS = 1
 TOLERANCE = 1e-4
 LIVE = "/v2/health/live"
 
@@ -35,7 +35,7 @@ class Findings:
 
     threads: int
     rounds: int
-    seconds: float
+    seconds: int
     busy_before: float
     results: dict[str, list[Result]] = field(default_factory=dict)
     request_sizes: list[Result] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Findings:
 
 
 class Bench:
-    def __init__(self, cache: Path, port: int, threads: int, seconds: float) -> None:
+    def __init__(self, cache: Path, port: int, threads: int, seconds: int) -> None:
         self.cache, self.port, self.threads, self.seconds = cache, port, threads, seconds
         self.bundle = bench_bundle(cache / "models").resolve()
         self.expected = _expected(self.bundle)
@@ -73,7 +73,7 @@ class Bench:
             ready.append(server)
             package = server.packages[0].partition("==")[0] if server.packages else "confgate"
             findings.servers[server.name] = {
-                "version": installed.get(package, ""),
+                "version": installed.get(package, "from source"),
                 "onnxruntime": installed["onnxruntime"],
                 "settings": dict(server.settings),
                 "note": server.note,
@@ -166,7 +166,7 @@ class Bench:
             raise LoadError(f"answered class {class_id}, confidence {confidence}; ONNX Runtime says {self.expected}")
 
 
-def tuned(bench: Bench, server: Server, concurrencies: Sequence[int], seconds: float = 2.0) -> Server:
+def tuned(bench: Bench, server: Server, concurrencies: Sequence[int], seconds: int = 2) -> Server:
     """The server with that of its batching settings which is best here: by requests/s, over all concurrencies alike."""
     best, found = 0.0, server
     for variant in server.variants:

@@ -4,7 +4,7 @@ import re
 
 import httpx
 
-from service.openapi import ALL_PROBLEMS
+from service.openapi import OF_PREDICT
 from service.openapi_examples import DETAILS
 from service.schemas import FailedItem, Prediction, PredictResponse, ProblemResponse
 
@@ -37,7 +37,7 @@ def test_every_problem_is_documented_with_an_example(client: httpx.Client) -> No
         for status, response in responses.items()
         for slug, example in response["content"].get("application/problem+json", {"examples": {}})["examples"].items()
     }
-    assert set(shown) == {problem.slug for problem in ALL_PROBLEMS} == set(DETAILS)
+    assert set(shown) == {problem.slug for problem in OF_PREDICT} == set(DETAILS)
     for slug, (status, example) in shown.items():
         problem = ProblemResponse.model_validate(example)
         assert (problem.status, problem.type) == (status, f"urn:confgate:problem:{slug}")
@@ -59,6 +59,6 @@ def test_the_example_of_models_is_what_is_served(client: httpx.Client) -> None:
     paths = document["paths"]
     example = paths["/v1/models/{model}"]["get"]["responses"]["200"]["content"]["application/json"]["example"]
     assert example == client.get("/v1/models/colours").json()
-    assert set(paths["/v1/models/{model}"]["get"]["responses"]) == {"200", "404", "503"}
+    assert set(paths["/v1/models/{model}"]["get"]["responses"]) == {"200", "400", "401", "404", "503"}
     assert "HTTPValidationError" not in document["components"]["schemas"]
     assert "text/plain" in paths["/metrics"]["get"]["responses"]["200"]["content"]

@@ -164,9 +164,10 @@ def test_only_an_admin_key_changes_anything(operated: HeldService) -> None:
     assert active(operated)["set_by_operator"] is False
 
 
-def test_without_an_admin_key_the_answer_says_how_to_get_one(client: httpx.Client) -> None:
+@pytest.mark.parametrize("held_service", [{"api_keys": None}], indirect=True)
+def test_without_an_admin_key_the_answer_says_how_to_get_one(held_service: HeldService) -> None:
     """Also on loopback nobody is an admin without a key, because any page in a browser can send requests there."""
-    refused = client.put(GATE, json={"policy": "tpr95"})
+    refused = held_service.client.put(GATE, json={"policy": "tpr95"})
     assert refused.status_code == 403
     assert "confgate keys new" in refused.json()["detail"]
 
