@@ -95,7 +95,7 @@ class Gate:
 def start_service(models: Path, model: str, port: int, log: Path) -> Child:
     command = [sys.executable, "-m", "service", "serve", "--models", str(models.resolve()), "--default-model", model]
     # On the CPU, so that no alert about a missing GPU joins the one that is to be seen.
-    command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--access-log", "false"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--no-access-log"]
     # What somebody has set for another service of theirs is not meant for this one.
     env = {name: value for name, value in os.environ.items() if not name.startswith("CONFGATE_")}
     return Child("the service", command, log, env)
