@@ -9,7 +9,7 @@ from torch import Tensor
 
 from training.recipe import Augmentation
 
-__all__ = ["Augmentation", "augment", "cutout_mask", "flips", "normalise", "pad_images"]
+__all__ = ["Augmentation", "augment", "cutout_mask", "flips", "normalise", "pad_images", "shrink_early"]
 
 
 def pad_images(images: Tensor, augmentation: Augmentation) -> Tensor:
@@ -81,3 +81,12 @@ def cutout_mask(batch: int, height: int, width: int, augmentation: Augmentation,
 def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """uint8 [N,H,W,3] → float32 [N,3,H,W] in channels-last memory, which CPU convolutions prefer."""
     return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2)
+
+
+def shrink_early(images: Tensor, progress: float, augmentation: Augmentation) -> Tensor:
+    """The first part of training on smaller images, where the recipe says so: a step's cost follows the pixels."""
+    if augmentation.early_size is None or progress >= augmentation.early_share:
+        return images
+    small = (augmentation.early_size, augmentation.early_size)
+    shrunk = torch.nn.functional.interpolate(images, small, mode="bilinear", antialias=True, align_corners=False)
+    return shrunk.contiguous(memory_format=torch.channels_last)

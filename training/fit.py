@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from training.accuracy import accuracy
-from training.augment import normalise
+from training.augment import normalise, shrink_early
 from training.batches import Batch, Plan, make_batches
 from training.channel_statistics import normalisation_for
 from training.data import Splits
@@ -146,6 +146,7 @@ class Run:
         device = self.execution.device
         torch.manual_seed(batch.dropout_seed + self.ranks.rank)  # dropout, where a network has it
         images = normalise(batch.images.to(device), self.mean, self.std) * batch.kept.to(device)[:, None]
+        images = shrink_early(images, self.step / self.total_steps, self.recipe.augment)
         labels = batch.labels.to(device)
         rate = self.recipe.optimiser.schedule.multiplier(self.step / self.total_steps, epoch)
         for group in self.optimiser.param_groups:

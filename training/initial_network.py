@@ -50,7 +50,7 @@ def fresh_network(recipe: Recipe, splits: Splits, seed: int, mean: Tensor, std: 
     size = splits.train.images.shape[1]
     network = build_network(recipe.network.name, len(splits.label_names), size, recipe.network.widths)
     if recipe.confidence.enabled:
-        add_confidence_branch(network, recipe.confidence.branch_hidden)
+        add_confidence_branch(network, *recipe.confidence.branch)
     if recipe.network.name == "compact":
         sample = torch.from_numpy(splits.train.images[: max(1, WHITENING_PIXELS // size**2)])
         whiten(network, normalise(sample, mean, std))

@@ -1,10 +1,19 @@
 """The optimiser a recipe asks for, and the moving average of the weights."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from training.networks import Classifier
 from training.recipe import Optimiser
+
+# Odd polynomial a·s + b·s³ + c·s⁵ that takes every singular value in (0, 1] towards 1 within five rounds (K. Jordan,
+# "Muon", 2024): the steep start matters more than landing exactly on 1.
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+NEWTON_SCHULZ_ROUNDS = 5
 
 
 def average_of(network: Classifier, decay: float) -> AveragedModel | None:
@@ -14,15 +23,17 @@ def average_of(network: Classifier, decay: float) -> AveragedModel | None:
     return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
 
 
-def make_optimiser(network: Classifier, settings: Optimiser) -> torch.optim.SGD:
+def make_optimiser(network: Classifier, settings: Optimiser) -> torch.optim.Optimizer:
     """Nesterov SGD; one-dimensional parameters are decayed only where the recipe says so, and the body's may have
-    a rate of their own.
+    a rate of their own. With `filter_rate` the body's filters take orthogonal steps instead.
 
     The offsets of batch norms take a far higher rate than weights; the few of the head and the branch do not.
     """
     of_body = {id(p) for p in network.body.parameters()}
     trained = [p for p in network.parameters() if p.requires_grad]
-    weights = [p for p in trained if p.ndim > 1]
+    filters = [p for p in trained if p.ndim == 4 and id(p) in of_body] if settings.filter_rate else []
+    of_filters = {id(p) for p in filters}
+    weights = [p for p in trained if p.ndim > 1 and id(p) not in of_filters]
     body_offsets = [p for p in trained if p.ndim <= 1 and id(p) in of_body]
     other_offsets = [p for p in trained if p.ndim <= 1 and id(p) not in of_body]
     rate = settings.learning_rate
@@ -32,4 +43,53 @@ def make_optimiser(network: Classifier, settings: Optimiser) -> torch.optim.SGD:
         {"params": body_offsets, "full_rate": rate * settings.offset_rate_scale, "weight_decay": offset_decay},
         {"params": other_offsets, "full_rate": rate, "weight_decay": offset_decay},
     ]
-    return torch.optim.SGD(groups, lr=rate, momentum=settings.momentum, nesterov=settings.momentum > 0)
+    common: dict[str, Any] = {"lr": rate, "momentum": settings.momentum, "nesterov": settings.momentum > 0}
+    if not filters:
+        return torch.optim.SGD(groups, **common)
+    groups.append({"params": filters, "full_rate": settings.filter_rate, "orthogonal": True})
+    return OrthogonalSGD(groups, **common)
+
+
+class OrthogonalSGD(torch.optim.SGD):
+    """SGD whose `orthogonal` groups step along the nearest orthogonal matrix of their momentum (Muon).
+
+    Each filter bank is one matrix, output channels by the rest. All its directions then move equally far, the rare
+    ones too, which saves a quarter of the epochs of a short training. Before each step the bank is brought back to the
+    norm √(output channels): behind a batch norm its scale means nothing, but a growing one would shrink the steps.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        assert closure is None, "the training loop computes the loss itself"
+        orthogonal = [group for group in self.param_groups if group.get("orthogonal")]
+        gradients = [parameter.grad for group in orthogonal for parameter in group["params"]]
+        for group in orthogonal:
+            for parameter in group["params"]:
+                self._step_orthogonally(parameter, group)
+                parameter.grad = None  # hidden from SGD's own step, which leaves such parameters alone
+        super().step()
+        for parameter, gradient in zip((p for g in orthogonal for p in g["params"]), gradients, strict=True):
+            parameter.grad = gradient
+        return None
+
+    def _step_orthogonally(self, filters: Tensor, group: dict[str, Any]) -> None:
+        gradient = filters.grad
+        if gradient is None:
+            return
+        state = self.state[filters]
+        momentum = state.setdefault("momentum_buffer", torch.zeros_like(gradient))
+        momentum.mul_(group["momentum"]).add_(gradient)
+        direction = gradient.add(momentum, alpha=group["momentum"]) if group["nesterov"] else momentum
+        filters.mul_(len(filters) ** 0.5 / filters.norm())
+        filters.add_(orthogonal_like(direction.flatten(1)).view_as(filters), alpha=-group["lr"])
+
+
+def orthogonal_like(matrix: Tensor) -> Tensor:
+    """U·Vᵀ of the matrix's singular value decomposition, roughly: singular values end between about 0.7 and 1.2."""
+    a, b, c = NEWTON_SCHULZ
+    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    x = wide / (wide.norm() + 1e-7)
+    for _ in range(NEWTON_SCHULZ_ROUNDS):
+        square = x @ x.T
+        x = a * x + (b * square + c * square @ square) @ x
+    return x if matrix.shape[0] <= matrix.shape[1] else x.T

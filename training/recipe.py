@@ -77,17 +77,31 @@ class Augmentation(Section):
     cutout_size: int = Field(16, ge=0)
     cutout_share: float = Field(1.0, ge=0, le=1)
     smallest_area: float = Field(0.0, ge=0, le=1)
+    early_size: int | None = Field(None, ge=8)  # the first `early_share` of training sees images shrunk to this size
+    early_share: float = Field(0.0, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.early_share > 0 and self.early_size is None:
+            raise ValueError(f"augment.early_share is {self.early_share}, but augment.early_size does not say the size")
+        return self
 
 
 class Confidence(Section):
     enabled: bool = True
     branch_hidden: tuple[PositiveInt, ...] = ()
+    branch_activation: Literal["relu", "gelu"] = "relu"
     budget: PositiveFloat = 0.3
     hint_probability: float = Field(0.5, ge=0, le=1)
     initial_weight: PositiveFloat = 0.1
     rule: Literal["proportional", "sign"] = "proportional"
     speed: PositiveFloat = 20.0
     relative_step: float = Field(0.01, gt=0, lt=1)
+
+    @property
+    def branch(self) -> tuple[tuple[int, ...], str]:
+        """What `add_confidence_branch` takes."""
+        return self.branch_hidden, self.branch_activation
 
 
 class Schedule(Section):
@@ -117,6 +131,7 @@ class Optimiser(Section):
     weight_decay: float = Field(5e-4, ge=0)
     decay_offsets: bool = False  # whether weight decay also shrinks biases and batch-norm parameters
     offset_rate_scale: PositiveFloat = 1.0  # learning rate of the offsets (biases) relative to that of the weights
+    filter_rate: float = Field(0.0, ge=0)  # of orthogonal steps for the body's filters (Muon); 0: they take SGD's steps
     average_decay: float = Field(0.0, ge=0, lt=1)  # exponential moving average of the weights, 0 for none
     schedule: Schedule
 

@@ -55,7 +55,7 @@ def _trained_network(folder: Path, identity: dict[str, Any], recipe: Recipe) -> 
         recipe.network.name, len(identity["label_names"]), identity["image_size"], recipe.network.widths
     )
     if recipe.confidence.enabled:
-        add_confidence_branch(network, recipe.confidence.branch_hidden)
+        add_confidence_branch(network, *recipe.confidence.branch)
     averaged = average_of(network, recipe.optimiser.average_decay)
     if averaged is None:
         network.load_state_dict(state["network"])

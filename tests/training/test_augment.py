@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training.augment import Augmentation, augment, normalise, pad_images
+from training.augment import Augmentation, augment, normalise, pad_images, shrink_early
 
 
 def batch_of(n=6, size=8):
@@ -81,3 +81,14 @@ def test_normalise_by_hand():
     out = normalise(torch.full((1, 2, 4, 3), 255, dtype=torch.uint8), torch.full((3,), 0.5), torch.full((3,), 0.25))
     assert out.shape == (1, 3, 2, 4)
     assert torch.allclose(out, torch.tensor(2.0))
+
+
+def test_images_are_shrunk_early_and_never_late():
+    """Up to the share of training the recipe names, a step sees smaller images of the same mean colour."""
+    images = torch.rand(2, 3, 32, 32)
+    recipe = Augmentation(early_size=24, early_share=0.5)
+    shrunk = shrink_early(images, 0.49, recipe)
+    assert shrunk.shape == (2, 3, 24, 24)
+    assert torch.allclose(shrunk.mean((2, 3)), images.mean((2, 3)), atol=0.01)
+    assert shrink_early(images, 0.5, recipe) is images
+    assert shrink_early(images, 0.0, Augmentation()) is images

@@ -93,6 +93,14 @@ def test_branch_depth_and_width_are_options():
     network = add_confidence_branch(build_network("mlp", CLASSES, 2, (8,)), (7, 5))
     assert [type(layer) for layer in network.branch] == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
     assert [tuple(p.shape) for p in network.branch.parameters() if p.ndim == 2] == [(7, 8), (5, 7), (1, 5)]
+    smooth = add_confidence_branch(build_network("mlp", CLASSES, 2, (8,)), (7,), "gelu")
+    assert isinstance(smooth.branch[1], nn.GELU)
+
+
+def test_compact_takes_smaller_images_than_it_was_built_for():
+    """So that a training can begin on small images: the last max pool covers whatever is left."""
+    network = build_network("compact", CLASSES, 32, (8, 8, 8)).eval()
+    assert network(torch.zeros(2, 3, 24, 24)).logits.shape == (2, CLASSES)
 
 
 def test_exported_graph_gives_the_same_outputs(small, monkeypatch):

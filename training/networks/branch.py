@@ -24,12 +24,15 @@ class Classifier(nn.Module):
         return Output(self.head(features), z)
 
 
-def add_confidence_branch(network: Classifier, hidden: tuple[int, ...] = ()) -> Classifier:
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
+
+
+def add_confidence_branch(network: Classifier, hidden: tuple[int, ...] = (), activation: str = "relu") -> Classifier:
     """Adds fully connected layers from the penultimate features to one confidence logit; () is a single Linear."""
     layers: list[nn.Module] = []
     width = network.feature_width
     for next_width in hidden:
-        layers += [nn.Linear(width, next_width), nn.ReLU()]
+        layers += [nn.Linear(width, next_width), ACTIVATIONS[activation]()]
         width = next_width
     network.branch = nn.Sequential(*layers, nn.Linear(width, 1))
     return network

@@ -28,11 +28,11 @@ def compact(classes: int, size: int = 32, widths: tuple[int, int, int] = (64, 25
     """The network for size×size images; `whiten` it with training images before the first step."""
     require_size("compact", size, SMALLEST)
     layers: list[nn.Module] = [nn.Conv2d(3, 24, 2), nn.GELU()]
-    side, channels = size - 1, 24
+    channels = 24
     for width in widths:
         layers += _block(channels, width)
-        side, channels = side // 2, width
-    layers += [nn.MaxPool2d(side), nn.Flatten()]
+        channels = width
+    layers += [nn.AdaptiveMaxPool2d(1), nn.Flatten()]
     body = nn.Sequential(*layers).to(memory_format=torch.channels_last)
     body[0].weight.requires_grad_(False)
     head = ScaledLinear(channels, classes, bias=False)
