@@ -97,9 +97,9 @@ def test_branch_depth_and_width_are_options():
     assert isinstance(smooth.branch[1], nn.GELU)
 
 
-def test_compact_takes_smaller_images_than_it_was_built_for():
-    """So that a training can begin on small images: the last max pool covers whatever is left."""
-    network = build_network("compact", CLASSES, 32, (8, 8, 8)).eval()
+def test_compact_takes_smaller_images_in_training():
+    """A training can begin on small images: the last max pool covers whatever is left."""
+    network = build_network("compact", CLASSES, 32, (8, 8, 8)).train()
     assert network(torch.zeros(2, 3, 24, 24)).logits.shape == (2, CLASSES)
 
 

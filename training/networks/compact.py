@@ -7,6 +7,7 @@ down. Convolutions start as the identity on their first channels; batch norms le
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training.networks.branch import Classifier
@@ -24,15 +25,27 @@ class ScaledLinear(nn.Linear):
         return super().forward(features) * HEAD_SCALE
 
 
+class MaxOverAll(nn.MaxPool2d):
+    """The largest value of each channel. In training the images may be smaller than those the network is built for.
+
+    Not AdaptiveMaxPool2d, which torch exports as an operator that breaks ties otherwise.
+    """
+
+    def forward(self, features: Tensor) -> Tensor:
+        if self.training:
+            return F.max_pool2d(features, features.shape[2:])
+        return super().forward(features)
+
+
 def compact(classes: int, size: int = 32, widths: tuple[int, int, int] = (64, 256, 256)) -> Classifier:
     """The network for size×size images; `whiten` it with training images before the first step."""
     require_size("compact", size, SMALLEST)
     layers: list[nn.Module] = [nn.Conv2d(3, 24, 2), nn.GELU()]
-    channels = 24
+    side, channels = size - 1, 24
     for width in widths:
         layers += _block(channels, width)
-        channels = width
-    layers += [nn.AdaptiveMaxPool2d(1), nn.Flatten()]
+        side, channels = side // 2, width
+    layers += [MaxOverAll(side), nn.Flatten()]
     body = nn.Sequential(*layers).to(memory_format=torch.channels_last)
     body[0].weight.requires_grad_(False)
     head = ScaledLinear(channels, classes, bias=False)
