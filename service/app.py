@@ -102,13 +102,12 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     app.include_router(oip_repository.router)
     app.add_api_route("/metrics", scrape, response_class=PlainTextResponse, tags=["monitoring"])
     add_documentation(app)
-    # Starlette runs the one added last first: the guard stands inside the edge.
     app.add_middleware(Guard, gatekeeper=gatekeeper, metrics=metrics)
     # The one path that has to be fast is taken at the edge, through the same guard: the framework's own layers would
     # cost it as much again.
-    guarded = ServerErrorMiddleware(Guard(predict, gatekeeper, metrics), handler=_apologise_at_the_edge)
-    direct = {("POST", PREDICT_ROUTE): guarded}
-    app.add_middleware(Edge, lifecycle=lifecycle, access_log=settings.access_log, direct=direct)
+    guarded = ServerErrorMiddleware(Guard(predict, gatekeeper, metrics), handler=_apologise)
+    # Around the whole application, not a middleware of it: this is what the server is given.
+    app.state.edge = Edge(app, lifecycle, settings.access_log, {("POST", PREDICT_ROUTE): guarded})
     app.add_exception_handler(RequestError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_invalid)
     app.add_exception_handler(HTTPException, _refuse_route)
@@ -148,15 +147,8 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
     )
 
 
-async def _apologise(request: Request, error: Exception) -> Response:
+async def _apologise(request: Request, _: Exception) -> Response:
     """For what nobody foresaw. Starlette raises the error again, so that it is logged and the connection closed."""
-    response = await _apologise_at_the_edge(request, error)
-    # This answer passes outside of the edge, which would have put the id on it.
-    response.headers["X-Request-Id"] = context_of(request.scope).request_id
-    return response
-
-
-async def _apologise_at_the_edge(request: Request, _: Exception) -> Response:
     request_id = context_of(request.scope).request_id
     detail = "an unexpected error; the service's log has it under this request's id"
     return problem_response(INTERNAL, detail, request.url.path, request_id, headers={"Connection": "close"})

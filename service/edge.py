@@ -3,7 +3,6 @@
 Plain ASGI, because Starlette's BaseHTTPMiddleware costs more than all the rest of a request.
 """
 
-import logging
 import random
 import re
 import time
@@ -13,7 +12,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-log = logging.getLogger("confgate")
+from service.logs import log_request
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 TRACEPARENT = re.compile(rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})")
@@ -124,4 +123,4 @@ def _write_line(scope: Scope, context: Context, status: int, traceparent: str | 
     }
     if traceparent is not None:
         fields["traceparent"] = traceparent
-    log.info("request", extra=fields)
+    log_request(fields)

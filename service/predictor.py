@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial as bound
 from typing import NamedTuple
 
 import numpy as np
@@ -119,6 +120,10 @@ class Model:
 OnRefused = Callable[[Model, Gate, bytes | Pixels, Reading, str], None]
 
 
+# Bytes of a file that takes about as long to decode as to compute.
+SMALL_FILE = 65_536
+
+
 class Predictor:
     """Answers requests with the threads that decode, and the queues of the models."""
 
@@ -146,7 +151,7 @@ class Predictor:
                     queue.refuse(ticket, place, image)
                 elif isinstance(image, np.ndarray):
                     queue.put(ticket, place, image)
-                else:
+                elif len(images) > 1 or not self._decode_if_idle(model, queue, ticket, image):
                     # A decoded image goes from its thread straight into the queue: the loop is not asked between.
                     self._decoders.submit(self._decode, model, queue, ticket, place, image)
             readings = await ticket.result()
@@ -162,6 +167,12 @@ class Predictor:
                     assert not isinstance(image, RequestError)  # those have no decision
                     self._on_refused(model, gate, image, decision.reading, request_id)
         return decisions
+
+    def _decode_if_idle(self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], image: bytes) -> bool:
+        """One small image for a model with nothing to do is decoded by the thread that will compute it."""
+        if len(image) > SMALL_FILE:
+            return False
+        return queue.prepare_if_idle(bound(self._decode, model, queue, ticket, 0, image))
 
     def _decode(
         self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], place: int, encoded: bytes

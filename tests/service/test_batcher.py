@@ -85,6 +85,35 @@ def test_an_idle_queue_answers_at_once() -> None:
     run(test)
 
 
+def test_an_idle_thread_prepares_its_own_image() -> None:
+    """Work given to an idle model runs in its thread; what arrives meanwhile joins the batch, and a busy one takes none."""
+
+    async def test() -> None:
+        model, preparing, go_on, where = Model(), threading.Event(), threading.Event(), []
+        async with batcher(model) as queue:
+            with queue.admit(1, time.monotonic() + 60) as ticket:
+
+                def prepare() -> None:
+                    where.append(threading.current_thread().name)
+                    preparing.set()
+                    assert go_on.wait(30)
+                    queue.put(ticket, 0, image(2))
+
+                assert queue.prepare_if_idle(prepare)
+                assert await asyncio.to_thread(preparing.wait, 30)
+                assert not queue.prepare_if_idle(prepare)
+                (other,) = await start(ask(queue, 1))
+                go_on.set()
+                assert await ticket.result() == [2]
+            assert await other == [1]
+            assert await ask(queue, 3) == [3]
+        assert model.batches == [[1, 2], [3]]
+        assert where == ["test_0"]
+        assert not queue.prepare_if_idle(prepare)
+
+    run(test)
+
+
 def test_arrivals_gather_while_a_batch_runs() -> None:
     """What arrives during a batch forms the next one, up to max_batch images, in order of arrival."""
 
