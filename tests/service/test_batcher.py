@@ -86,7 +86,7 @@ def test_an_idle_queue_answers_at_once() -> None:
 
 
 def test_an_idle_thread_prepares_its_own_image() -> None:
-    """Work given to an idle model runs in its thread; what arrives meanwhile joins the batch, and a busy one takes none."""
+    """Work given to an idle model runs in its thread, what arrives meanwhile joins the batch; a busy one takes none."""
 
     async def test() -> None:
         model, preparing, go_on, where = Model(), threading.Event(), threading.Event(), []
