@@ -46,7 +46,7 @@ def changed(value: Any) -> Any:
 async def everything_answered(models: Path, known: str | None) -> list[str]:
     """/v1/models, and unless that differs from what is known: predictions under each gate, and the reference."""
     app = create_app(Settings(models=models, device="cpu", threads=1, max_batch=1))
-    transport = httpx.ASGITransport(app)
+    transport = httpx.ASGITransport(app.state.edge)
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://x") as client:
         shown = (await client.get("/v1/models")).text
         if known is not None and shown != known:
