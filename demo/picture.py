@@ -1,6 +1,7 @@
 """The picture of a run: what was sent, what was refused, how right the rest was, and a few of the images."""
 
 import io
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,12 +21,13 @@ GREEN, ORANGE, PURPLE, BLUE = "#15803d", "#d97706", "#7c3aed", "#1d4ed8"
 AMBER, RED = "#f59e0b", "#dc2626"
 LEAST_FOR_A_POINT = 30  # images in a window whose accuracy is drawn
 THUMBNAILS = 12
+FOOTNOTE_WIDTH = 165  # characters in a line as wide as the picture
 
 
 def draw(run: Run, path: Path) -> None:
     """Writes the picture as PNG."""
     figure = Figure(figsize=(10, 10.6), layout="constrained", facecolor="white")
-    parts = figure.subfigures(4, 1, height_ratios=[0.75, 7.1, 2.35, 0.4])
+    parts = figure.subfigures(4, 1, height_ratios=[0.75, 7.0, 2.35, 0.55])
     assert isinstance(parts, np.ndarray)
     head, charts, images, foot = parts
     head.text(0.015, 0.62, _headline(run), fontsize=15, fontweight="bold", color=INK, va="center")
@@ -169,7 +171,7 @@ def _footnote(run: Run) -> str:
         f"{run.watched_by}, time {run.speed:g} × faster than in production.",
         f"Images: {run.known.where}; {run.foreign.where}." + (f" {run.reuse()}." if run.reuse() else ""),
     ]
-    return "\n".join(lines)
+    return "\n".join(textwrap.fill(line, FOOTNOTE_WIDTH) for line in lines)
 
 
 def _title(axis: Axes, words: str) -> None:
