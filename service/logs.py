@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TextIO
@@ -41,7 +42,8 @@ class GatheringHandler(logging.Handler):
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self._stream = stream
-        self._lines: list[str] = []
+        # A deque, for any thread may add while another writes: what is added is taken once, and never lost.
+        self._lines: deque[str] = deque()
         self._some = threading.Event()
         threading.Thread(target=self._write_for_ever, name="log", daemon=True).start()
 
@@ -59,8 +61,7 @@ class GatheringHandler(logging.Handler):
         """Also called by `logging` when the process ends."""
         self.acquire()
         try:
-            lines, self._lines = self._lines, []
-            if lines:
+            if lines := [self._lines.popleft() for _ in range(len(self._lines))]:
                 self._stream.write("".join(lines))
                 self._stream.flush()
         except (OSError, ValueError):

@@ -2,11 +2,13 @@
 
 import io
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 from PIL import Image
 
+from service.logs import GatheringHandler
 from tests.conftest import GREY, RED, Service
 
 PNG = {"Content-Type": "image/png"}
@@ -96,3 +98,20 @@ def test_warnings_of_libraries_stay_out_of_the_log(client: httpx.Client, service
     assert client.post("/v1/predict", content=picture.getvalue(), headers=headers).status_code == 200
     service.wait_for_line("odd-exif")
     assert not any("EXIF" in line["message"] for line in service.log())
+
+
+def test_no_line_is_lost_while_others_are_written() -> None:
+    """Many threads add lines while the log is being written: each line is there, once."""
+    stream = io.StringIO()
+    handler = GatheringHandler(stream)
+
+    def add(thread: int) -> None:
+        for number in range(2_000):
+            handler.add(f"{thread}-{number}")
+            if number % 50 == 0:
+                handler.flush()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(8)))
+    handler.flush()
+    assert sorted(stream.getvalue().split()) == sorted(f"{a}-{b}" for a in range(8) for b in range(2_000))
