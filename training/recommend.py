@@ -59,9 +59,9 @@ def recommendations(calibrated: Calibrated, usual: ScoreName) -> dict[Purpose, R
             name: np.concatenate([score.of_images(name, outputs) for outputs in calibrated.outside.values()])
             for name, score in calibrated.scores.items()
         }
-        found["ood"] = _best("ood", usual, inside, outside)
+        found["ood"] = best_score("ood", usual, inside, outside)
     if right.any() and not right.all():
-        found["mistakes"] = _best(
+        found["mistakes"] = best_score(
             "mistakes",
             usual,
             {name: values[right] for name, values in inside.items()},
@@ -70,9 +70,10 @@ def recommendations(calibrated: Calibrated, usual: ScoreName) -> dict[Purpose, R
     return found
 
 
-def _best(
+def best_score(
     purpose: Purpose, usual: ScoreName, accept: dict[ScoreName, Floats], refuse: dict[ScoreName, Floats]
 ) -> Recommendation:
+    """The one rule for "better than chance explains", which the report follows too."""
     areas = {name: auroc(accept[name], refuse[name]) for name in accept}
     best = max(areas, key=lambda name: (areas[name], name == usual))
     n = (len(accept[best]), len(refuse[best]))

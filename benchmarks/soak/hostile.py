@@ -46,6 +46,7 @@ def png_claiming(width: int, height: int) -> bytes:
 
 
 def webp_claiming(width: int, height: int) -> bytes:
+    """A WebP whose header asks for a canvas of that size."""
     size = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
     body = b"WEBPVP8X" + struct.pack("<I", 10) + b"\0\0\0\0" + size
     return b"RIFF" + struct.pack("<I", len(body)) + body

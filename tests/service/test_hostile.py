@@ -4,8 +4,6 @@ import base64
 import io
 import json
 import socket
-import struct
-import zlib
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -13,6 +11,7 @@ import httpx
 import pytest
 from PIL import Image
 
+from benchmarks.soak.hostile import png_claiming, webp_claiming
 from tests.conftest import RED, Service, make_bundle, solid
 
 PNG = {"Content-Type": "image/png"}
@@ -36,24 +35,6 @@ def refused(response: httpx.Response, status: int, kind: str) -> str:
     assert problem["title"]
     assert problem["request_id"] == response.headers["x-request-id"]
     return str(problem["detail"])
-
-
-def png_header(width: int, height: int) -> bytes:
-    """A PNG that says it is that large and holds almost nothing."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    rest = chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + rest
-
-
-def webp_canvas(width: int, height: int) -> bytes:
-    """A WebP whose header asks for a canvas of that size."""
-    size = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
-    body = b"WEBPVP8X" + struct.pack("<I", 10) + b"\0\0\0\0" + size
-    return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
 def noise(kind: str) -> bytes:
@@ -83,7 +64,7 @@ def test_what_is_no_image_is_422(client: httpx.Client, body: bytes, says: str) -
     assert says in detail
 
 
-@pytest.mark.parametrize("body", [png_header(20_000, 20_000), webp_canvas(16_000, 16_000)], ids=["PNG", "WebP"])
+@pytest.mark.parametrize("body", [png_claiming(20_000, 20_000), webp_claiming(16_000, 16_000)], ids=["PNG", "WebP"])
 def test_a_decompression_bomb_is_413(client: httpx.Client, body: bytes) -> None:
     """An image of hundreds of megapixels is refused by its header, before it is decoded."""
     refused(client.post("/v1/predict", content=body, headers=PNG), 413, "too-large")

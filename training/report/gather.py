@@ -21,8 +21,7 @@ from training.evaluation.measure import NetworkScores
 from training.evaluation.outputs import BundleOutputs, ImageSet, Progress, silent
 from training.evaluation.outside import Outside, load_sets
 from training.metrics import detection_error
-from training.recommend import Recommendation
-from training.recommend import _best as recommended  # the one rule for "better than chance explains"
+from training.recommend import Recommendation, best_score
 
 SCORE_TITLES: dict[ScoreName, str] = {
     "confidence": "learned confidence",
@@ -164,11 +163,11 @@ def _best_for(
     bundle: Bundle, inside: dict[ScoreName, Floats], outside: dict[ScoreName, Floats], right: NDArray[np.bool_]
 ) -> dict[str, Recommendation]:
     usual = bundle.manifest.default.score
-    found = {"ood": recommended("ood", usual, inside, outside)}
+    found = {"ood": best_score("ood", usual, inside, outside)}
     if right.any() and not right.all():
         accept = {name: values[right] for name, values in inside.items()}
         refuse = {name: values[~right] for name, values in inside.items()}
-        found["mistakes"] = recommended("mistakes", usual, accept, refuse)
+        found["mistakes"] = best_score("mistakes", usual, accept, refuse)
     return found
 
 
