@@ -41,8 +41,10 @@ __all__ = [
     "expected_calibration_error",
     "fpr_at_tpr",
     "fpr_at_tpr_out_positive",
+    "resampled_interval",
     "risk_at_coverage",
     "selective_metrics",
+    "sorted_scores",
     "threshold_keeping",
     "thresholds_between",
 ]
@@ -69,7 +71,7 @@ class DetectionMetrics:
 
 def detection_metrics(accept: ArrayLike, refuse: ArrayLike) -> DetectionMetrics:
     """All metrics of scores of in-distribution inputs (`accept`) against out-of-distribution ones (`refuse`)."""
-    positive, negative = _sorted(accept, "accept"), _sorted(refuse, "refuse")
+    positive, negative = sorted_scores(accept, "accept"), sorted_scores(refuse, "refuse")
     return DetectionMetrics(
         fpr_at_95_tpr=fpr_at_tpr(positive, negative),
         fpr_at_95_tpr_out_positive=fpr_at_tpr_out_positive(positive, negative),
@@ -85,7 +87,7 @@ def detection_error(accept: ArrayLike, refuse: ArrayLike) -> Threshold:
 
     Of several equally good thresholds the lowest is taken, which refuses the fewest inputs.
     """
-    positive, negative = _sorted(accept, "accept"), _sorted(refuse, "refuse")
+    positive, negative = sorted_scores(accept, "accept"), sorted_scores(refuse, "refuse")
     values = np.unique(np.concatenate([positive, negative]))
     candidates = thresholds_between(values)
     missed = np.searchsorted(positive, candidates, side="right") / len(positive)
@@ -97,7 +99,7 @@ def detection_error(accept: ArrayLike, refuse: ArrayLike) -> Threshold:
 
 def detection_error_at(threshold: float, accept: ArrayLike, refuse: ArrayLike) -> float:
     """½·P_accept(s ≤ δ) + ½·P_refuse(s > δ) for one δ."""
-    positive, negative = _sorted(accept, "accept"), _sorted(refuse, "refuse")
+    positive, negative = sorted_scores(accept, "accept"), sorted_scores(refuse, "refuse")
     return float(0.5 * np.mean(positive <= threshold) + 0.5 * np.mean(negative > threshold))
 
 
@@ -124,7 +126,7 @@ def auroc(accept: ArrayLike, refuse: ArrayLike) -> float:
     Counted in pairs: equal to scikit-learn's roc_auc_score, and without its checks of every call, which would take most
     of the time of a bootstrap.
     """
-    positive, negative = _sorted(accept, "accept"), _sorted(refuse, "refuse")
+    positive, negative = sorted_scores(accept, "accept"), sorted_scores(refuse, "refuse")
     below = np.searchsorted(negative, positive, side="left")
     not_above = np.searchsorted(negative, positive, side="right")
     return float((below + not_above).mean() / (2 * len(negative)))
@@ -137,13 +139,13 @@ def aupr_in(accept: ArrayLike, refuse: ArrayLike) -> float:
     """
     from sklearn.metrics import average_precision_score
 
-    positive, negative = _sorted(accept, "accept"), _sorted(refuse, "refuse")
+    positive, negative = sorted_scores(accept, "accept"), sorted_scores(refuse, "refuse")
     return float(average_precision_score(_truth(len(positive), len(negative)), np.concatenate([positive, negative])))
 
 
 def aupr_out(accept: ArrayLike, refuse: ArrayLike) -> float:
     """Average precision with the inputs to refuse as positives, found by the lowest scores."""
-    return aupr_in(-_sorted(refuse, "refuse"), -_sorted(accept, "accept"))
+    return aupr_in(-sorted_scores(refuse, "refuse"), -sorted_scores(accept, "accept"))
 
 
 def fpr_at_tpr(accept: ArrayLike, refuse: ArrayLike, tpr: float = 0.95) -> float:
@@ -153,12 +155,12 @@ def fpr_at_tpr(accept: ArrayLike, refuse: ArrayLike, tpr: float = 0.95) -> float
     """
     values, kept = _kept_from(accept)
     lowest_kept = values[kept >= tpr - 1e-12][-1]
-    return float(np.mean(_sorted(refuse, "refuse") >= lowest_kept))
+    return float(np.mean(sorted_scores(refuse, "refuse") >= lowest_kept))
 
 
 def fpr_at_tpr_out_positive(accept: ArrayLike, refuse: ArrayLike, tpr: float = 0.95) -> float:
     """The other polarity: share of the inputs to accept that are lost where `tpr` of those to refuse are caught."""
-    return fpr_at_tpr(-_sorted(refuse, "refuse"), -_sorted(accept, "accept"), tpr)
+    return fpr_at_tpr(-sorted_scores(refuse, "refuse"), -sorted_scores(accept, "accept"), tpr)
 
 
 def bootstrap_interval(
@@ -174,6 +176,19 @@ def bootstrap_interval(
     Each sample is drawn anew by itself (inside and outside images); with `paired` all share the drawn indices (an
     image's score and whether its answer is right).
     """
+    low, high = resampled_interval(metric, *samples, n=n, seed=seed, level=level, paired=paired)
+    return float(low), float(high)
+
+
+def resampled_interval(
+    metrics: Callable[..., float | Floats],
+    *samples: ArrayLike,
+    n: int = 1_000,
+    seed: int = 0,
+    level: float = 0.95,
+    paired: bool = False,
+) -> Floats:
+    """The same for one metric [2] or for several that are computed together [2,K]: the lower ends, the upper ends."""
     arrays = [np.asarray(sample) for sample in samples]
     if not arrays or any(len(array) == 0 for array in arrays):
         raise ValueError("nothing to resample: expected at least one sample, none of them empty")
@@ -182,20 +197,19 @@ def bootstrap_interval(
     if n < 1 or not 0 < level < 1:
         raise ValueError(f"n is {n} and level {level}: expected n from 1 and a level between 0 and 1")
     random = np.random.default_rng(seed)
-    values = np.empty(n)
-    for turn in range(n):
+    values = []
+    for _ in range(n):
         if paired:
             drawn = random.integers(0, len(arrays[0]), len(arrays[0]))
-            values[turn] = metric(*(array[drawn] for array in arrays))
+            values.append(metrics(*(array[drawn] for array in arrays)))
         else:
-            values[turn] = metric(*(array[random.integers(0, len(array), len(array))] for array in arrays))
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+            values.append(metrics(*(array[random.integers(0, len(array), len(array))] for array in arrays)))
+    return np.quantile(np.asarray(values), [(1 - level) / 2, (1 + level) / 2], axis=0)
 
 
 def _kept_from(accept: ArrayLike) -> tuple[Floats, Floats]:
     """Distinct scores, rising, and the share of all scores at or above each: what a δ just below it keeps."""
-    positive = _sorted(accept, "accept")
+    positive = sorted_scores(accept, "accept")
     values, firsts = np.unique(positive, return_index=True)
     return values, 1 - firsts / len(positive)
 
@@ -204,7 +218,8 @@ def _truth(positive: int, negative: int) -> NDArray[np.int64]:
     return np.repeat([1, 0], [positive, negative])
 
 
-def _sorted(scores: ArrayLike, name: str) -> Floats:
+def sorted_scores(scores: ArrayLike, name: str) -> Floats:
+    """Rising; `name` says in an error message what the scores are for."""
     array = np.sort(np.asarray(scores, dtype=np.float64).ravel())
     if not len(array):
         raise ValueError(f"no scores to {name}: expected at least one")

@@ -38,3 +38,17 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
     made = Reproduced(write_paper_data(root / "data"), root / "out", "")
     done = confgate_train(*made.arguments("5"))
     return Reproduced(made.data, made.out, done.stdout)
+
+
+@pytest.fixture(scope="session")
+def earlier(reproduced: Reproduced, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """evaluation.json of the tiny pair of bundles, with intervals and every score, on three sets."""
+    out = tmp_path_factory.mktemp("earlier")
+    branch, baseline = "compact-cifar10", "compact-cifar10-baseline"
+    confgate_train(
+        *("evaluate", reproduced.bundle(branch), "--baseline", reproduced.bundle(baseline), "--intervals"),
+        *("--ood", "uniform", "--ood", "all_images", "--ood", "lsun_bedroom_resize", "--epsilon", "bundle"),
+        *("--run", reproduced.run(branch), "--limit", LIMIT, "--data-root", reproduced.data, "--device", "cpu"),
+        *("--out", out),
+    )
+    return out / "evaluation.json"

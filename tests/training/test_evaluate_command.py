@@ -21,7 +21,7 @@ from training.evaluation.outputs import BundleOutputs, ImageSet
 from training.evaluation.outside import load_sets
 from training.evaluation.tables import pair_cell
 from training.export import open_graph, run_graph
-from training.metrics import detection_error, detection_metrics
+from training.metrics import auroc, bootstrap_interval, detection_error, detection_metrics, fpr_at_tpr
 from training.preprocessing import EPSILONS
 from training.scores import score_bundle
 
@@ -115,6 +115,21 @@ def test_the_four_files_say_the_same(evaluated):
                 assert record["misclassified_above_ood"] == str(above)
 
 
+def test_intervals_are_those_of_resampled_scores(earlier, reproduced):
+    """JSON and CSV have the bootstrap interval of the graph's own scores, and the table shows it behind the value."""
+    bundle = load_bundle(reproduced.bundle(BRANCH))
+    test = limited(inside_of(bundle, reproduced.data, reproduced.run(BRANCH)).test.images)
+    noise = limited(load_outside("uniform", reproduced.data, SIZE).test)
+    inside, outside = (np.sort(score_bundle(bundle, images, ["energy"])["energy"]) for images in (test, noise))
+    found = records(earlier.parent / "evaluation.csv")["uniform", "branch_energy"]
+    for name, metric in (("auroc", auroc), ("fpr_at_95_tpr", fpr_at_tpr)):
+        low, high = bootstrap_interval(metric, inside, outside)
+        assert (float(found[f"{name}_low"]), float(found[f"{name}_high"])) == pytest.approx((low, high), abs=1e-6)
+        assert f"({100 * low:.1f}–{100 * high:.1f})" in (earlier.parent / "evaluation.md").read_text()
+    networks = json.loads(earlier.read_text())["groups"][0]["networks"]
+    assert all(len(row["intervals"]) == 6 for network in networks for row in network["rows"])
+
+
 def test_nothing_is_tuned_on_test_images(reproduced, tmp_path):
     """Other test images, inside and outside, leave every ε and both calibrated thresholds as they were."""
     bundle = load_bundle(reproduced.bundle(BRANCH))
@@ -202,12 +217,12 @@ def test_bundles_in_the_wrong_place_and_missing_sets_are_refused(reproduced, tmp
 def network(auroc, role="branch"):
     thresholds = Thresholds(0, 0.1, 0, 0.1, None, None)
     row = Measured("confidence", "uniform", {"auroc": auroc}, thresholds, None, 10, 10)
-    return MeasuredNetwork("m/1", role, 0.05, 10, (row,))
+    return MeasuredNetwork("m/1", role, "0", "compact-cifar10", 0, 0.05, 10, (row,))
 
 
 def test_mean_and_standard_deviation_over_trainings():
     """0.8, 0.9 and 1.0: mean 0.9, standard deviation 0.1 (n − 1); one training has none."""
-    group = Group("cifar10", "compact", 10, 10, tuple(network(value) for value in (0.8, 0.9, 1.0)))
+    group = Group("cifar10", "compact", "0", 10, 10, tuple(network(value) for value in (0.8, 0.9, 1.0)))
     spread = group.spread("confidence", "uniform", "auroc")
     assert (spread.mean, spread.std, spread.n) == (pytest.approx(0.9), pytest.approx(0.1), 3)
     assert Spread.of([0.7]).std is None

@@ -1,11 +1,14 @@
 """Detection metrics, against scikit-learn, brute force and hand-worked values."""
 
+from dataclasses import astuple, fields
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
+from training.detection_intervals import detection_intervals
 from training.metrics import (
     DetectionMetrics,
     auroc,
@@ -15,6 +18,7 @@ from training.metrics import (
     detection_metrics,
     fpr_at_tpr,
     fpr_at_tpr_out_positive,
+    resampled_interval,
     threshold_keeping,
     thresholds_between,
 )
@@ -143,6 +147,20 @@ def test_bootstrap_keeps_pairs_together_and_repeats_itself():
     for samples, options in (((), {}), (([],), {}), (([1], [1, 2]), {"paired": True}), (([1],), {"level": 1.0})):
         with pytest.raises(ValueError, match="expected"):
             bootstrap_interval(np.mean, *samples, **options)
+
+
+@settings(max_examples=25, deadline=None)
+@given(accept=scores | any_scores, refuse=scores | any_scores)
+def test_intervals_from_counts_equal_those_of_every_metric_by_itself(accept, refuse):
+    """All six at once, from running sums of how often each score was drawn: what resampling the scores gives."""
+    found = detection_intervals(accept, refuse, n=10, seed=3)
+    assert list(found) == [field.name for field in fields(DetectionMetrics)]
+    low, high = resampled_interval(
+        lambda a, r: np.asarray(astuple(detection_metrics(a, r))), sorted(accept), sorted(refuse), n=10, seed=3
+    )
+    assert np.asarray(list(found.values())) == pytest.approx(np.stack([low, high], axis=1), abs=1e-12)
+    alone = bootstrap_interval(auroc, sorted(accept), sorted(refuse), n=10, seed=3)
+    assert found["auroc"] == pytest.approx(alone, abs=1e-12)
 
 
 @settings(max_examples=100, deadline=None)

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from service.bundle import Bundle, load_bundle
@@ -17,19 +17,24 @@ from training.evaluation.measure import (
     Method,
     NetworkRole,
     NetworkScores,
+    digest_of_graphs,
     measure_network,
 )
 from training.evaluation.outputs import BundleOutputs, Progress, silent
-from training.evaluation.outside import Outside, load_sets
+from training.evaluation.outside import MeasuredSet, Outside, load_sets
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over n trainings and the standard deviation between them, which one training does not have."""
+    """A mean over n trainings and the standard deviation between them, which one training does not have.
+
+    One training may have a 95 % interval instead: over its test images, so it says nothing of other trainings.
+    """
 
     mean: float
     std: float | None
     n: int
+    interval: tuple[float, float] | None = None
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Spread":
@@ -43,6 +48,7 @@ class Group:
 
     inside: str
     network: str
+    fingerprint: str  # of the images and how they were split
     n_test: int
     n_calibration: int
     networks: tuple[MeasuredNetwork, ...]
@@ -59,7 +65,12 @@ class Group:
 
     def spread(self, method: str, outside: str, metric: str) -> Spread | None:
         rows = self.rows(method, outside)
-        return Spread.of(row.metrics[metric] for row in rows) if rows else None
+        if not rows:
+            return None
+        spread = Spread.of(row.metrics[metric] for row in rows)
+        if len(rows) > 1 or rows[0].intervals is None:
+            return spread
+        return replace(spread, interval=rows[0].intervals[metric])
 
     def classification_error(self, role: NetworkRole) -> Spread | None:
         errors = [network.classification_error for network in self.networks if network.role == role]
@@ -69,9 +80,13 @@ class Group:
 @dataclass(frozen=True)
 class Evaluation:
     groups: tuple[Group, ...]
-    outside: tuple[Outside, ...]
+    outside: tuple[MeasuredSet, ...]
     epsilon: EpsilonChoice | None  # None: no preprocessed score was measured
     limit: int | None
+
+    @property
+    def has_intervals(self) -> bool:
+        return any(row.intervals for group in self.groups for network in group.networks for row in network.rows)
 
 
 @dataclass(frozen=True)
@@ -86,6 +101,7 @@ class Settings:
     device: Device = "auto"
     runs: Mapping[Path, Path] = field(default_factory=dict)  # the training run of a bundle, where it is known
     preprocessed: bool = True  # also the scores that need the perturbed graph
+    intervals: bool = False  # bootstrap intervals of every metric
 
 
 def evaluate(
@@ -111,7 +127,7 @@ def evaluate(
         _check_pairs(members)
     return Evaluation(
         tuple(_measure_group(members, outside, settings, progress) for members in groups.values()),
-        outside,
+        tuple(one.measured for one in outside),
         settings.epsilon if settings.preprocessed else None,
         settings.limit,
     )
@@ -126,11 +142,12 @@ def _measure_group(
     networks = []
     for role, bundle, inside in members:
         outputs = BundleOutputs(bundle, settings.out / "scores", settings.device, _named(bundle, progress))
-        networks.append(
-            measure_network(role, NetworkScores(outputs, settings.preprocessed), inside, outside, settings.epsilon)
-        )
+        scores = NetworkScores(outputs, settings.preprocessed)
+        networks.append(measure_network(role, scores, inside, outside, settings.epsilon, settings.intervals))
     first = members[0][2]
-    return Group(first.dataset, first.network, len(first.test), len(first.calibration), tuple(networks))
+    return Group(
+        first.dataset, first.network, first.fingerprint, len(first.test), len(first.calibration), tuple(networks)
+    )
 
 
 def _named(bundle: Bundle, progress: Progress) -> Callable[[str, int, int], None]:
@@ -161,10 +178,19 @@ def _check_pairs(members: list[tuple[NetworkRole, Bundle, Inside]]) -> None:
             f"--baseline {by_role['baseline'][0].folder} is {network} on {dataset}, and no bundle with a branch is. "
             f"Give both of a pair, or neither."
         )
-    if by_role["baseline"] and len(by_role["baseline"]) != len(by_role["branch"]):
-        raise DataError(
-            f"{network} on {dataset}: {len(by_role['branch'])} bundles with a branch and {len(by_role['baseline'])} "
-            f"baselines. Give as many of both, or no baseline."
-        )
+    check_numbers(f"{network} on {dataset}", len(by_role["branch"]), len(by_role["baseline"]))
     if len({inside.fingerprint for _, _, inside in members}) > 1:
         raise DataError(f"the bundles of {network} on {dataset} were trained on different images or splits of them.")
+    seen: dict[str, Path] = {}
+    for _, bundle, _ in members:
+        first = seen.setdefault(digest_of_graphs(bundle), bundle.folder)
+        if first is not bundle.folder:
+            raise DataError(f"{first} and {bundle.folder} hold the same network. Give each training once.")
+
+
+def check_numbers(what: str, branches: int, baselines: int) -> None:
+    """As many baselines as networks with a branch, or none."""
+    if baselines not in (0, branches):
+        raise DataError(
+            f"{what}: {branches} bundles with a branch and {baselines} baselines. Give as many of both, or no baseline."
+        )

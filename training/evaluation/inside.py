@@ -22,6 +22,7 @@ class Inside:
     fingerprint: str
     calibration: LabelledImages
     test: LabelledImages
+    budget: float | None = None  # β of the training, where its run tells it
 
 
 def inside_of(bundle: Bundle, data_root: Path, run: Path | None = None, limit: int | None = None) -> Inside:
@@ -50,6 +51,7 @@ def inside_of(bundle: Bundle, data_root: Path, run: Path | None = None, limit: i
         fingerprint=splits.fingerprint,
         calibration=_spread(splits.calibration, limit),
         test=_spread(splits.test, limit),
+        budget=None if run is None else _budget_of(bundle, run, recipe),
     )
 
 
@@ -65,6 +67,13 @@ def recipe_of_run(run: Path) -> Recipe:
     if not record.is_file():
         raise RecipeError(f"{run} holds no training run. Expected a folder written by 'confgate-train fit … --out'.")
     return parse_recipe(json.loads(record.read_text())["recipe"])
+
+
+def _budget_of(bundle: Bundle, run: Path, recipe: Recipe) -> float | None:
+    """β as it was trained with; a run may be given for its data alone, and a recipe's name does not tell of `--set`."""
+    made = bundle.manifest.provenance
+    own = (recipe.name, json.loads((run / "run.json").read_text())["seed"]) == (made.recipe, made.seed)
+    return recipe.confidence.budget if own and recipe.confidence.enabled else None
 
 
 def _recipe_of(bundle: Bundle) -> Recipe:

@@ -4,6 +4,7 @@ Test images are only measured on. ε and thresholds come from calibration images
 images to choose a threshold, `best on test`, is the detection error itself, by its definition.
 """
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -11,8 +12,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from service.bundle import Bundle
 from service.gate import Floats, ScoreName, score_images
 from training.calibrate import FEWEST_MISTAKES
+from training.detection_intervals import Intervals, detection_intervals
 from training.evaluation.inside import Inside, spread_indices
 from training.evaluation.outputs import BundleOutputs, ImageSet
 from training.evaluation.outside import Outside
@@ -77,15 +80,22 @@ class Measured:
     epsilon: float | None
     n_inside: int
     n_outside: int
+    intervals: Intervals | None = None  # 95 %, over the test images, of each metric; None: not asked for
 
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
+    """One training; `graphs` tells it from every other, also from one of the same name."""
+
     bundle: str
     role: NetworkRole
+    graphs: str
+    recipe: str
+    seed: int | None
     classification_error: float
     n: int
     rows: tuple[Measured, ...]
+    budget: float | None = None  # β; None: a baseline, or its training run was not given
 
 
 @dataclass
@@ -120,7 +130,12 @@ class NetworkScores:
 
 
 def measure_network(
-    role: NetworkRole, scores: NetworkScores, inside: Inside, outside: Iterable[Outside], choice: EpsilonChoice
+    role: NetworkRole,
+    scores: NetworkScores,
+    inside: Inside,
+    outside: Iterable[Outside],
+    choice: EpsilonChoice,
+    intervals: bool = False,
 ) -> MeasuredNetwork:
     """Every method this network can be judged by, on every set."""
     sets = tuple(outside)
@@ -145,17 +160,31 @@ def measure_network(
                     epsilon=epsilon,
                     n_inside=len(test_in),
                     n_outside=len(test_out),
+                    intervals=detection_intervals(test_in, test_out) if intervals else None,
                 )
             )
     answers_right = scores.right(test, inside.test.labels)
-    folder = scores.outputs.bundle.folder
+    bundle = scores.outputs.bundle
+    made = bundle.manifest.provenance
     return MeasuredNetwork(
-        bundle=f"{folder.parent.name}/{folder.name}",
+        bundle=f"{bundle.folder.parent.name}/{bundle.folder.name}",
         role=role,
+        graphs=digest_of_graphs(bundle),
+        recipe=made.recipe,
+        seed=made.seed,
         classification_error=float(1 - answers_right.mean()),
         n=len(test),
         rows=tuple(rows),
+        budget=inside.budget if role == "branch" else None,
     )
+
+
+def digest_of_graphs(bundle: Bundle) -> str:
+    """Of the forward graph and its weights: the same for every version of a bundle that was only calibrated anew."""
+    digest = hashlib.sha256()
+    for file in (bundle.manifest.graphs["forward"], *bundle.manifest.external_data):
+        digest.update(file.sha256.encode())
+    return digest.hexdigest()[:16]
 
 
 def _epsilons(

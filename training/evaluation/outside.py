@@ -1,5 +1,6 @@
 """Out-of-distribution sets for an evaluation: each image is loaded and scored once, also where sets share it."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,13 +37,14 @@ def title_of(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Outside:
-    """One row of the table: `calibration` may choose ε and thresholds, `test` is reported on."""
+class MeasuredSet:
+    """What tables say of a set; `digest` tells whether another evaluation saw the same images."""
 
     name: str
-    calibration: tuple[ImageSet, ...]
-    test: tuple[ImageSet, ...]
     made_of: tuple[str, ...]
+    n_calibration: int
+    n_test: int
+    digest: str
 
     @property
     def title(self) -> str:
@@ -52,6 +54,29 @@ class Outside:
     def stand_ins(self) -> tuple[str, ...]:
         """The parts that are not the paper's own."""
         return tuple(part for part in self.made_of if part in STAND_INS.values())
+
+
+@dataclass(frozen=True)
+class Outside:
+    """One row of the table: `calibration` may choose ε and thresholds, `test` is reported on."""
+
+    name: str
+    calibration: tuple[ImageSet, ...]
+    test: tuple[ImageSet, ...]
+    made_of: tuple[str, ...]
+
+    @property
+    def measured(self) -> MeasuredSet:
+        digest = hashlib.sha256()
+        for images in (*self.calibration, *self.test):
+            digest.update(images.digest.encode())
+        return MeasuredSet(
+            self.name,
+            self.made_of,
+            sum(len(part) for part in self.calibration),
+            sum(len(part) for part in self.test),
+            digest.hexdigest()[:16],
+        )
 
 
 def load_sets(names: list[str], root: Path, size: int, limit: int | None = None) -> tuple[Outside, ...]:

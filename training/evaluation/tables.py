@@ -10,9 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from service.gate import sigmoid
+from training.detection_intervals import LEVEL, RESAMPLES, SEED
 from training.evaluation.evaluation import Evaluation, Group, Spread
-from training.evaluation.measure import METHODS, PAPER_PAIRS, Measured
-from training.evaluation.outside import Outside, title_of
+from training.evaluation.measure import METHODS, PAPER_PAIRS, Measured, Method
+from training.evaluation.outside import MeasuredSet, title_of
 from training.published import METRICS
 
 METRIC_TITLES = {
@@ -60,8 +61,8 @@ def tables_of(evaluation: Evaluation) -> list[TextTable]:
         for left, right in PAPER_PAIRS:
             if group.rows(left, evaluation.outside[0].name) or group.rows(right, evaluation.outside[0].name):
                 tables.append(_paper_table(where, group, evaluation.outside, left, right))
-        tables += [_side_by_side(where, group, evaluation.outside, metric) for metric in SIDE_BY_SIDE]
-        tables.append(_threshold_table(where, group, evaluation.outside))
+        tables += [side_by_side(where, group, evaluation.outside, metric, group.methods) for metric in SIDE_BY_SIDE]
+        tables.append(threshold_table(where, group, evaluation.outside))
     return tables
 
 
@@ -75,6 +76,11 @@ def notes_of(evaluation: Evaluation) -> list[str]:
     notes.append("All values are per cent, measured on the exported graphs run by ONNX Runtime, on test images only.")
     if evaluation.epsilon is not None:
         notes.append(HOW_EPSILON[evaluation.epsilon] + ".")
+    if evaluation.has_intervals:
+        notes.append(
+            f"In brackets, or network by network in evaluation.json: the {100 * LEVEL:g} % bootstrap interval over the "
+            f"test images ({RESAMPLES:,} resamplings, seed {SEED}). It does not say where another training would lie."
+        )
     for group in evaluation.groups:
         pairs = max(sum(n.role == role for n in group.networks) for role in ("branch", "baseline"))
         spread = f"mean ± standard deviation over {pairs} trainings" if pairs > 1 else "one training, so no spread"
@@ -83,14 +89,13 @@ def notes_of(evaluation: Evaluation) -> list[str]:
             f"images; {spread}."
         )
     for one in evaluation.outside:
-        images = sum(len(part) for part in one.test)
         of = f" ({', '.join(one.made_of)})" if len(one.made_of) > 1 else ""
         standing = f"; not the paper's own images: {', '.join(one.stand_ins)}" if one.stand_ins else ""
-        notes.append(f"{one.title}: {images:,} test images{of}{standing}.")
+        notes.append(f"{one.title}: {one.n_test:,} test images{of}{standing}.")
     return notes
 
 
-def _paper_table(where: str, group: Group, outside: tuple[Outside, ...], left: str, right: str) -> TextTable:
+def _paper_table(where: str, group: Group, outside: tuple[MeasuredSet, ...], left: str, right: str) -> TextTable:
     """The layout of the paper: a set a row, `left / right` in each cell, the better one marked."""
     headings = ["set", *(METRIC_TITLES[metric] for metric in METRICS)]
     preprocessed = left == "odin"
@@ -112,19 +117,22 @@ def _paper_table(where: str, group: Group, outside: tuple[Outside, ...], left: s
     return TextTable(title, tuple(headings), tuple(rows))
 
 
-def _side_by_side(where: str, group: Group, outside: tuple[Outside, ...], metric: str) -> TextTable:
+def side_by_side(
+    where: str, group: Group, outside: tuple[MeasuredSet, ...], metric: str, methods: tuple[Method, ...]
+) -> TextTable:
     """Every score in its own column, the best of each row marked."""
     rows = []
     for one in outside:
-        found = [group.spread(method.key, one.name, metric) for method in group.methods]
+        found = [group.spread(method.key, one.name, metric) for method in methods]
         choose = min if metric in LOWER_IS_BETTER else max
         best = choose((round(100 * s.mean, 1) for s in found if s is not None), default=None)
-        rows.append((one.title, *(_marked(s, s is not None and round(100 * s.mean, 1) == best) for s in found)))
-    titles = (method.title for method in group.methods)
+        marked = (_marked(s, s is not None and round(100 * s.mean, 1) == best) + _interval_of(s) for s in found)
+        rows.append((one.title, *marked))
+    titles = (method.title for method in methods)
     return TextTable(f"{where}: {METRIC_TITLES[metric]} of every score", ("set", *titles), tuple(rows))
 
 
-def _threshold_table(where: str, group: Group, outside: tuple[Outside, ...]) -> TextTable:
+def threshold_table(where: str, group: Group, outside: tuple[MeasuredSet, ...]) -> TextTable:
     """The paper's threshold table, with the thresholds themselves: as sigmoids, the way the service shows them."""
     rows = []
     for one in outside:
@@ -184,6 +192,13 @@ def per_cent(spread: Spread | None, digits: int = 1) -> str:
 
 def _marked(spread: Spread | None, best: bool, digits: int = 1) -> str:
     return f"**{per_cent(spread, digits)}**" if best else per_cent(spread, digits)
+
+
+def _interval_of(spread: Spread | None) -> str:
+    if spread is None or spread.interval is None:
+        return ""
+    low, high = spread.interval
+    return f" ({100 * low:.1f}–{100 * high:.1f})"
 
 
 def _shown(threshold: float) -> float:

@@ -11,6 +11,8 @@ from training.evaluation.evaluation import Evaluation, Spread
 from training.evaluation.tables import notes_of, tables_of
 from training.published import METRICS
 
+FORMAT = 1  # of evaluation.json; another number means that `combine` cannot read it
+
 
 def write_evaluation(evaluation: Evaluation, out: Path, command: str) -> list[Path]:
     """Writes the four files into `out`, each in one step, and says which."""
@@ -19,7 +21,7 @@ def write_evaluation(evaluation: Evaluation, out: Path, command: str) -> list[Pa
         "evaluation.md": markdown_of(evaluation, command),
         "evaluation.csv": _csv(_metric_records(evaluation)),
         "thresholds.csv": _csv(_threshold_records(evaluation)),
-        "evaluation.json": json.dumps(json_of(evaluation, command), indent=1) + "\n",
+        "evaluation.json": json_text(json_of(evaluation, command)),
     }
     for name, text in contents.items():
         write_text(out / name, text)
@@ -42,22 +44,33 @@ def markdown_of(evaluation: Evaluation, command: str) -> str:
 def json_of(evaluation: Evaluation, command: str) -> dict[str, Any]:
     """Everything, network by network; shares are fractions and thresholds on the unbounded scale."""
     return {
+        "format": FORMAT,
         "command": command,
         "epsilon": evaluation.epsilon,
         "limit": evaluation.limit,
         "notes": notes_of(evaluation),
-        "outside": [
-            {
-                "name": one.name,
-                "made_of": one.made_of,
-                "stand_ins": one.stand_ins,
-                "n_calibration": sum(len(part) for part in one.calibration),
-                "n_test": sum(len(part) for part in one.test),
-            }
-            for one in evaluation.outside
-        ],
+        "outside": [asdict(one) | {"stand_ins": one.stand_ins} for one in evaluation.outside],
         "groups": [asdict(group) for group in evaluation.groups],
     }
+
+
+def json_text(content: dict[str, Any]) -> str:
+    """A line for each set and method: half the size, and a diff of two evaluations can be read."""
+    lines: dict[str, str] = {}
+
+    def in_a_line(row: dict[str, Any]) -> str:
+        placeholder = f"row {len(lines)} of evaluation.json"
+        lines[json.dumps(placeholder)] = json.dumps(row, ensure_ascii=False)
+        return placeholder
+
+    groups = [
+        group | {"networks": [n | {"rows": [in_a_line(row) for row in n["rows"]]} for n in group["networks"]]}
+        for group in content["groups"]
+    ]
+    text = json.dumps(content | {"groups": groups}, indent=1, ensure_ascii=False)
+    for placeholder, line in lines.items():
+        text = text.replace(placeholder, line, 1)
+    return text + "\n"
 
 
 def _metric_records(evaluation: Evaluation) -> list[dict[str, Any]]:
@@ -72,7 +85,10 @@ def _metric_records(evaluation: Evaluation) -> list[dict[str, Any]]:
                 error = group.classification_error(method.role)
                 record |= _both("classification_error", error)
                 for metric in (*METRICS, "fpr_at_95_tpr_out_positive"):
-                    record |= _both(metric, group.spread(method.key, one.name, metric))
+                    spread = group.spread(method.key, one.name, metric)
+                    record |= _both(metric, spread)
+                    if evaluation.has_intervals:
+                        record |= _ends(metric, spread)
                 record["limit"] = evaluation.limit or ""
                 records.append(record)
     return records
@@ -100,6 +116,12 @@ def _both(name: str, spread: Spread | None) -> dict[str, Any]:
     """Mean and standard deviation as fractions; empty where there is none."""
     mean, std = (None, None) if spread is None else (spread.mean, spread.std)
     return {name: "" if mean is None else round(mean, 6), f"{name}_std": "" if std is None else round(std, 6)}
+
+
+def _ends(name: str, spread: Spread | None) -> dict[str, Any]:
+    """The interval of one training; empty where there are several."""
+    low, high = ("", "") if spread is None or spread.interval is None else (round(end, 6) for end in spread.interval)
+    return {f"{name}_low": low, f"{name}_high": high}
 
 
 def _csv(records: list[dict[str, Any]]) -> str:

@@ -5,6 +5,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parent
 METRICS = ("fpr_at_95_tpr", "detection_error", "auroc", "aupr_in", "aupr_out")
@@ -58,8 +59,18 @@ def published_value(network: str, inside: str, outside: str, method: str, metric
     return None
 
 
+@cache
+def _source() -> dict[str, Any]:
+    return tomllib.loads((FOLDER / "source.toml").read_text())
+
+
+def published_trainings() -> int:
+    """How many trainings each published value is the mean of."""
+    return int(_source()["runs"])
+
+
 def citation() -> str:
-    source = tomllib.loads((FOLDER / "source.toml").read_text())
+    source = _source()
     return f"{source['authors']}, {source['title']}, {source['year']}, {source['identifier']}"
 
 

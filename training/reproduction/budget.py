@@ -5,24 +5,22 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from service.gate import sigmoid
-from training.evaluation.evaluation import Spread
+from training.evaluation.evaluation import Group, Spread
 from training.evaluation.tables import METRIC_TITLES, TextTable, per_cent
 from training.published import METRICS
 from training.report.style import FAINT, INSIDE, OUTSIDE, label, new_figure
-from training.reproduction.beside import Finished
 
 PAPERS_BUDGET, PAPERS_THRESHOLD = 0.3, 0.5  # section 4.2.3: β = 0.3 puts the best δ around 0.5
 
 
-def budget_records(finished: list[Finished]) -> list[dict[str, Any]]:
+def budget_records(groups: dict[float, Group], outside: str) -> list[dict[str, Any]]:
     """One row a budget: shares as fractions, thresholds as the service shows them."""
     records = []
-    for done in finished:
-        outside = done.evaluation.outside[0].name
-        measured = done.group.rows("confidence", outside)
-        record: dict[str, Any] = {"budget": done.cell.budget, "trainings": len(measured), "measured_on": outside}
-        columns = {"classification_error": done.group.classification_error("branch")}
-        columns |= {metric: done.group.spread("confidence", outside, metric) for metric in METRICS}
+    for budget, group in groups.items():
+        measured = group.rows("confidence", outside)
+        record: dict[str, Any] = {"budget": budget, "trainings": len(measured), "measured_on": outside}
+        columns = {"classification_error": group.classification_error("branch")}
+        columns |= {metric: group.spread("confidence", outside, metric) for metric in METRICS}
         columns["best_threshold"] = Spread.of(float(sigmoid(row.thresholds.best)) for row in measured)
         chosen = [t for t in (row.thresholds.on_misclassified for row in measured) if t is not None]
         columns["misclassified_threshold"] = Spread.of(float(sigmoid(t)) for t in chosen) if chosen else None

@@ -10,6 +10,7 @@ from rich.table import Table
 from training.evaluation.command import progress_bar
 from training.evaluation.evaluation import Settings, evaluate
 from training.evaluation.measure import EpsilonChoice
+from training.evaluation.outside import ALL
 from training.evaluation.tables import notes_of
 from training.evaluation.write import write_evaluation, write_text
 from training.published import citation
@@ -101,7 +102,8 @@ def _write(reproduction: Reproduction, finished: list[Finished], console: Consol
     experiment, folder = reproduction.experiment, reproduction.folder
     used = sets_here(experiment, reproduction.workspace.data_root)
     if experiment.table == BUDGET_SWEEP:
-        records = budget_records(finished)
+        groups = {done.cell.budget: done.group for done in finished if done.cell.budget is not None}
+        records = budget_records(groups, used[ALL])
         tables = [budget_table(records)]
     else:
         compared = compare(experiment, finished, used)
