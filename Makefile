@@ -13,7 +13,7 @@ DURATION ?=
 FOREIGN ?= fashion_mnist
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test lint format types train bench bench-serving soak dashboards clean
+.PHONY: help serve demo test lint format types train bench bench-serving soak dashboards results clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ soak: $(VENV)/.dev ## saturate the service with good and hostile requests (DURAT
 
 dashboards: $(VENV)/.dev ## write docker/grafana/dashboards anew from its *_board.py
 	$(BIN)/python docker/grafana/generate.py
+
+results: $(VENV)/.dev ## write the tables of docs/results.md anew from docs/results/*.json
+	$(BIN)/python -m training.results
 
 clean: ## remove the environment and caches, keep data, runs and models
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
