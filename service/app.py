@@ -46,7 +46,8 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     registry = Registry(settings, metrics, open_session, thresholds)
     decoders = Decoders(settings.decode_threads or min(max(1, usable_cpus() - 1), MAX_DECODE_THREADS))
     capture = Capture(settings, metrics) if settings.capture_dir is not None else None
-    predictor = Predictor(decoders, settings.max_pixels, capture.offer if capture is not None else None)
+    on_refused = capture.offer if capture is not None else None
+    predictor = Predictor(decoders, settings.max_pixels, lifecycle.solitude, on_refused)
 
     predict = api.PredictEndpoint(settings, lifecycle, registry, predictor, metrics)
     infer = oip.InferEndpoint(settings, lifecycle, registry, predictor, metrics)

@@ -115,6 +115,11 @@ class Batcher(Generic[Row]):
         """Images that have been let in and are not yet being computed."""
         return self._images
 
+    @property
+    def seconds_per_image(self) -> float:
+        """About what one image took lately."""
+        return self._seconds_per_image
+
     def admit(self, images: int, deadline: float) -> Ticket[Row]:
         """Room for that many images, or QueueFull: before any work is done for them."""
         with self._lock:
@@ -142,17 +147,28 @@ class Batcher(Generic[Row]):
                 return
         self.refuse(ticket, place, NotReady(UNLOADED))
 
-    def prepare_if_idle(self, prepare: Callable[[], None]) -> bool:
+    def prepare_if_idle(self, prepare: Callable[[], None], *, here: bool = False) -> bool:
         """Where nothing runs: has `prepare`, which puts an image, run in the inference thread, and the batch after it.
 
         One change of threads fewer for a request that finds the model idle. What arrives meanwhile joins the batch.
+        With `here` the event loop's thread, which must be the one that calls, does it all, and no thread changes.
         """
         with self._lock:
             if self._busy or self._closed:
                 return False
             self._busy = True
-            self._thread.submit(self._run_batch, prepare).add_done_callback(self._after_batch)
-            return True
+            if not here:
+                self._thread.submit(self._run_batch, prepare).add_done_callback(self._after_batch)
+                return True
+        done: Future[None] = Future()
+        try:
+            self._run_batch(prepare, here=True)
+        except Exception as error:  # noqa: BLE001 - kept, as an executor would keep it
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+        self._after_batch(done)
+        return True
 
     def refuse(self, ticket: Ticket[Row], place: int, error: RequestError) -> None:
         """From any thread: an image of a request will never be put; the error takes its row's place."""
@@ -181,7 +197,7 @@ class Batcher(Generic[Row]):
         # An executor keeps whatever a batch raises in its Future, so that no failure can end the thread.
         self._thread.submit(self._run_batch).add_done_callback(self._after_batch)
 
-    def _run_batch(self, prepare: Callable[[], None] | None = None) -> None:
+    def _run_batch(self, prepare: Callable[[], None] | None = None, *, here: bool = False) -> None:
         if prepare is not None:
             prepare()
         with self._lock:
@@ -193,8 +209,11 @@ class Batcher(Generic[Row]):
         seconds = time.monotonic() - started
         self._seconds_per_image += 0.1 * (seconds / len(batch) - self._seconds_per_image)
         self._observer.batch_done([started - item.since for item in batch], seconds)
-        # One wake-up of the loop for all of them.
-        batch[0].ticket.future.get_loop().call_soon_threadsafe(_deliver, batch, rows)
+        if here:
+            _deliver(batch, rows)
+        else:
+            # One wake-up of the loop for all of them.
+            batch[0].ticket.future.get_loop().call_soon_threadsafe(_deliver, batch, rows)
 
     def _take(self) -> list[_Waiting[Row]]:
         """The next images, without those whose request is over or past its deadline."""

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.logs import log_request
+from service.solitude import Solitude
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 TRACEPARENT = re.compile(rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})")
@@ -28,6 +29,7 @@ class Lifecycle:
     draining: bool = False
     in_flight: int = 0
     start_error: str | None = None
+    solitude: Solitude = field(default_factory=Solitude)
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ class Edge:
             await send(message)
 
         self._lifecycle.in_flight += 1
+        self._lifecycle.solitude.request_begins(self._lifecycle.in_flight)
         try:
             app = self._direct.get((scope["method"], scope["path"]), self._app)
             await app(scope, receive, send_identified)

@@ -18,6 +18,7 @@ from service.leases import Leases
 from service.metrics import CUSTOM, ModelMetrics
 from service.preprocess import Pixels, decode
 from service.session import ActiveDevice, Device
+from service.solitude import Solitude
 
 
 class Reading(NamedTuple):
@@ -127,8 +128,11 @@ SMALL_FILE = 65_536
 class Predictor:
     """Answers requests with the threads that decode, and the queues of the models."""
 
-    def __init__(self, decoders: Decoders, max_pixels: int, on_refused: OnRefused | None = None) -> None:
+    def __init__(
+        self, decoders: Decoders, max_pixels: int, solitude: Solitude, on_refused: OnRefused | None = None
+    ) -> None:
         self._decoders = decoders
+        self._solitude = solitude
         self._on_refused = on_refused
         self._max_pixels = max_pixels
 
@@ -172,7 +176,13 @@ class Predictor:
         """One small image for a model with nothing to do is decoded by the thread that will compute it."""
         if len(image) > SMALL_FILE:
             return False
-        return queue.prepare_if_idle(bound(self._decode, model, queue, ticket, 0, image))
+        decoding = bound(self._decode, model, queue, ticket, 0, image)
+        if not self._solitude.allows(queue.seconds_per_image):
+            return queue.prepare_if_idle(decoding)
+        started = time.monotonic()
+        taken = queue.prepare_if_idle(decoding, here=True)
+        self._solitude.took(time.monotonic() - started)
+        return taken
 
     def _decode(
         self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], place: int, encoded: bytes

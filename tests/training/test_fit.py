@@ -103,6 +103,24 @@ def test_killed_twice_it_ends_with_the_same_weights(uninterrupted, tmp_path):
     assert_same_run(finished, out)
 
 
+def test_a_second_process_keeps_out_of_a_run(uninterrupted, tmp_path):
+    """While one process trains in a folder, another that is given it stops at once and says so; the first goes on."""
+    root, finished, _ = uninterrupted
+    out = tmp_path / "run"
+    with subprocess.Popen(
+        [*COMMAND, *map(str, array_command(root, out))], env=ENVIRONMENT, stdout=subprocess.DEVNULL
+    ) as first:
+        while not (out / "run.json").is_file() and first.poll() is None:
+            time.sleep(0.002)
+        first.send_signal(signal.SIGSTOP)
+        second = confgate_train(*array_command(root, out), check=False)
+        first.send_signal(signal.SIGCONT)
+        assert second.returncode == 2
+        assert f"another process is training in {out}" in " ".join(second.stderr.split())
+        assert first.wait() == 0
+    assert_same_run(finished, out)
+
+
 def test_what_a_run_says_and_writes(uninterrupted):
     """The exit summary has accuracy, L_c, λ, warnings and the next command; files hold the splits and all steps."""
     root, out, printed = uninterrupted

@@ -1,0 +1,37 @@
+"""Whether the event loop may answer a request itself.
+
+Handing an image to a thread and its answer back takes longer than decoding it. While requests come one at a time nobody
+else is held up if the loop does the work; so it does, for images that take it a few milliseconds.
+"""
+
+# So many in a row must have found nobody else: of several clients that take turns one soon meets another.
+STREAK = 32
+# Longer than this the loop must not be away from those who may come.
+LIMIT_SECONDS = 0.005
+# Requests that go by the threads after one that took longer: a file may be small and its image large.
+PENALTY = 1_000
+
+
+class Solitude:
+    """Counts requests that find no other in flight."""
+
+    __slots__ = ("_streak", "limit_seconds")
+
+    def __init__(self) -> None:
+        self._streak = 0
+        self.limit_seconds = LIMIT_SECONDS
+
+    def request_begins(self, in_flight: int) -> None:
+        if in_flight == 1:
+            self._streak += 1
+        elif self._streak > 0:
+            self._streak = 0
+
+    def allows(self, expected_seconds: float) -> bool:
+        """Whether the loop may take up what should last that long."""
+        return self._streak > STREAK and expected_seconds < self.limit_seconds
+
+    def took(self, seconds: float) -> None:
+        """What the loop took up has lasted that long."""
+        if seconds > 2 * self.limit_seconds:
+            self._streak = -PENALTY
