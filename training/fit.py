@@ -157,7 +157,8 @@ class Run:
         if z is None:
             loss, l_c = F.cross_entropy(logits.float(), labels), None
         else:
-            parts = confidence_loss(logits, z, labels, batch.hinted.to(device), self.controller.weight)
+            hinted, hints_for = batch.hinted.to(device), self.recipe.confidence.hints_for
+            parts = confidence_loss(logits, z, labels, hinted, self.controller.weight, hints_for)
             loss, l_c = parts.total, parts.confidence
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()

@@ -24,17 +24,28 @@ class ConfidenceLoss:
 
 
 def confidence_loss(
-    logits: Tensor, confidence_logit: Tensor, labels: Tensor, hinted: Tensor, weight: float
+    logits: Tensor,
+    confidence_logit: Tensor,
+    labels: Tensor,
+    hinted: Tensor,
+    weight: float,
+    hints_for: Literal["network", "branch"] = "network",
 ) -> ConfidenceLoss:
-    """L = L_t + λ·L_c; `hinted` [N] says which samples may ask for hints (half of them, in the paper)."""
-    logits, confidence_logit = (
-        logits.float(),
-        confidence_logit.float(),
-    )  # also under automatic mixed precision
+    """L = L_t + λ·L_c; `hinted` [N] says which samples may ask for hints (half of them, in the paper).
+
+    Of an image that asks for much of a hint the classifier learns little, for the hint has lowered its loss. That is
+    the paper's loss, `hints_for` the whole "network". With "branch" the classifier's gradient is that of plain
+    cross-entropy on every image, and the branch's is the paper's: it sees the same p and the same hints.
+    """
+    logits, confidence_logit = logits.float(), confidence_logit.float()  # also under automatic mixed precision
     log_p = F.log_softmax(logits, dim=1).gather(1, labels[:, None]).squeeze(1)
     log_c, log_not_c = F.logsigmoid(confidence_logit), F.logsigmoid(-confidence_logit)
-    with_hint = torch.logaddexp(log_c + log_p, log_not_c)
-    task = -torch.where(hinted, with_hint, log_p).mean()
+    if hints_for == "network":
+        with_hint = torch.logaddexp(log_c + log_p, log_not_c)
+        task = -torch.where(hinted, with_hint, log_p).mean()
+    else:
+        with_hint = torch.logaddexp(log_c + log_p.detach(), log_not_c)
+        task = -(log_p + torch.where(hinted, with_hint, 0.0)).mean()
     confidence = -log_c.mean()
     return ConfidenceLoss(task + weight * confidence, task, confidence)
 

@@ -88,6 +88,7 @@ class Confidence(Section):
     branch_activation: Literal["relu", "gelu"] = "relu"
     budget: PositiveFloat = 0.3
     hint_probability: float = Field(0.5, ge=0, le=1)
+    hints_for: Literal["network", "branch"] = "network"  # whose loss a hint lowers; see `confidence_loss`
     initial_weight: PositiveFloat = 0.1
     rule: Literal["proportional", "sign"] = "proportional"
     speed: PositiveFloat = 20.0
