@@ -59,6 +59,22 @@ def test_equals_the_paper_in_float64(seed, batch, classes, weight):
         torch.testing.assert_close(got.grad.double(), expected.grad, rtol=1e-4, atol=1e-5)
 
 
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), weight=st.floats(0, 5))
+def test_hints_for_the_branch_leave_the_classifier_alone(seed, weight):
+    """With them the logits' gradient is that of cross-entropy, and the confidence's is that of the paper's loss."""
+    g = torch.Generator().manual_seed(seed)
+    logits, z = torch.randn(8, 5, generator=g, dtype=torch.float64) * 4, torch.randn(8, generator=g) * 4
+    labels, hinted = torch.randint(5, (8,), generator=g), torch.rand(8, generator=g) < 0.5
+    ours, plain = ([logits.clone().requires_grad_(), z.double().requires_grad_()] for _ in range(2))
+    confidence_loss(*ours, labels, hinted, weight, hints_for="branch").total.backward()
+    transcription(*plain, labels, hinted, weight)[0].backward()
+    torch.testing.assert_close(ours[1].grad, plain[1].grad, rtol=1e-4, atol=1e-6)
+    cross_entropy = logits.clone().requires_grad_()
+    torch.nn.functional.cross_entropy(cross_entropy, labels).backward()
+    torch.testing.assert_close(ours[0].grad, cross_entropy.grad, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("z", [-200.0, 200.0])
 @pytest.mark.parametrize("hint", [True, False])
 def test_finite_at_the_extremes(z, hint):
