@@ -54,7 +54,7 @@ class OrthogonalSGD(torch.optim.SGD):
     """SGD whose `orthogonal` groups step along the nearest orthogonal matrix of their momentum (Muon).
 
     Each filter bank is one matrix, output channels by the rest. All its directions then move equally far, the rare
-    ones too, which saves a quarter of the epochs of a short training. Before each step the bank is brought back to the
+    ones too; training/LOG.md has what that gains. Before each step the bank is brought back to the
     norm √(output channels): behind a batch norm its scale means nothing, but a growing one would shrink the steps.
     """
 
