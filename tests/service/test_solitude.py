@@ -30,7 +30,7 @@ def test_only_a_long_row_of_lonely_requests_for_a_quick_model_is_taken() -> None
     assert not solitude.allows(QUICK)
 
 
-def test_one_that_held_up_the_loop_sends_the_next_thousand_to_the_threads() -> None:
+def test_one_that_held_up_the_loop_sends_the_next_ones_to_the_threads() -> None:
     """An image that was slow after all costs its successors the short way for PENALTY requests, and a row again."""
     solitude = Solitude()
     solitude.took(3 * LIMIT_SECONDS)
