@@ -26,7 +26,8 @@ def _drift() -> list:
             lines(
                 "Population stability index of the score",
                 "How far the scores of the last hour are from those of calibration: below 0.1 alike, above 0.25 "
-                "another population. ConfgateConfidenceDrift fires above 0.25 where z is above 4 as well, from 200 images on.",
+                "another population. ConfgateConfidenceDrift fires above 0.25 where z is above 4 as well, from 200 "
+                "images on.",
                 "short",
                 query(f"confgate:confidence_psi:1h{{{VERSION}}}", "{{score}}, version {{version}}"),
             ),
