@@ -10,6 +10,7 @@ from service.bundle import Bundle
 from training.calibrate_command import Alpha, EpsilonChoice, OutsideSets, Risk, Tprs
 from training.data_commands import DataRoot
 from training.errors import DataError
+from training.graph_progress import counting_images
 
 console = Console()
 
@@ -37,9 +38,10 @@ def export(
     from training.calibrate import Wanted
     from training.make_bundle import make_bundle
 
-    bundle, calibrated = make_bundle(
-        run, out, data_root, ood or [], Wanted(tuple(tpr or (95,)), risk, alpha), epsilon_by
-    )
+    with counting_images(console, "exporting, calibrating and measuring"):
+        bundle, calibrated = make_bundle(
+            run, out, data_root, ood or [], Wanted(tuple(tpr or (95,)), risk, alpha), epsilon_by
+        )
     for note in calibrated.notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
     _show(bundle)
@@ -71,7 +73,8 @@ def import_onnx(
 
     rule = Input(width=1, height=1, resize=resize, crop_fraction=crop_fraction, interpolation=interpolation)
     names = read_labels(labels)
-    imported = run_import(model, out, names, calibration, test, mean, std, layout, rule)
+    with counting_images(console, "importing, calibrating and measuring"):
+        imported = run_import(model, out, names, calibration, test, mean, std, layout, rule)
     for note in imported.notes:
         console.print(f"note: {note}", highlight=False)
     _show(imported.bundle)

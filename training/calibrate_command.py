@@ -10,6 +10,7 @@ from rich.console import Console
 from service.bundle import Bundle, Default, load_bundle
 from training.data_commands import DataRoot
 from training.errors import DataError
+from training.graph_progress import counting_images
 
 if TYPE_CHECKING:  # these import torch, which --help need not wait for
     from training.calibrate import Wanted
@@ -149,11 +150,13 @@ def _bundle(bundle: Bundle, options: _Options, wanted: "Wanted", epsilon_by: "Ep
 
     opened = opened_bundle(bundle)
     evidence = read_evidence(bundle, options.data, options.data_root, options.ood)
-    calibrated = calibrate_graphs(opened, evidence, wanted, epsilon_by, _traffic(options, opened))
+    with counting_images(console, "calibrating"):
+        calibrated = calibrate_graphs(opened, evidence, wanted, epsilon_by, _traffic(options, opened))
     default = _show(calibrated, bundle.manifest.default, options)
     if options.out is None:
         return None
-    return write_recalibrated(bundle, opened, evidence, calibrated, default, options.out)
+    with counting_images(console, "measuring"):
+        return write_recalibrated(bundle, opened, evidence, calibrated, default, options.out)
 
 
 def _run(folder: Path, options: _Options, wanted: "Wanted", epsilon_by: "EpsilonBy") -> Bundle | None:
@@ -166,12 +169,16 @@ def _run(folder: Path, options: _Options, wanted: "Wanted", epsilon_by: "Epsilon
     if options.out is not None:
         check_new(options.out)
     exported = export_run(folder, options.data_root, options.ood)
-    calibrated = calibrate_graphs(
-        exported.opened, exported.evidence, wanted, epsilon_by, _traffic(options, exported.opened)
-    )
+    with counting_images(console, "calibrating"):
+        calibrated = calibrate_graphs(
+            exported.opened, exported.evidence, wanted, epsilon_by, _traffic(options, exported.opened)
+        )
     usual = Default(score=exported.opened.scores[0], policy="misclassified")
     default = _show(calibrated, usual, options)
-    return None if options.out is None else write_run(exported, calibrated, options.out, default)
+    if options.out is None:
+        return None
+    with counting_images(console, "measuring"):
+        return write_run(exported, calibrated, options.out, default)
 
 
 def _traffic(options: _Options, opened: "OpenGraphs") -> "Traffic | None":

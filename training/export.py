@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from training.augment import normalise
 from training.errors import ExportError
+from training.graph_progress import images_done
 from training.networks import Classifier
 
 Layout = Literal["nchw", "nhwc"]
@@ -139,10 +140,10 @@ def run_graph(
     """Every output for every image, a batch at a time; a perturbed graph needs its ε."""
     names = [output.name for output in session.get_outputs()]
     constants = {} if epsilon is None else {"epsilon": np.asarray(epsilon, np.float32)}
-    parts = [
-        session.run(names, {"image": images[start : start + batch], **constants})
-        for start in range(0, len(images), batch)
-    ]
+    parts = []
+    for start in range(0, len(images), batch):
+        parts.append(session.run(names, {"image": images[start : start + batch], **constants}))
+        images_done(len(images[start : start + batch]))
     return {name: np.concatenate([part[k] for part in parts]) for k, name in enumerate(names)}
 
 
