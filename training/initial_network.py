@@ -1,5 +1,6 @@
 """The network a run begins with: fresh, whitened where it is `compact`, or with `--init` from weights of before."""
 
+import copy
 import hashlib
 import pickle
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from training.augment import normalise
+from training.augment import normalise, shrink_early
 from training.data import Splits
 from training.errors import RecipeError
 from training.networks import Classifier, add_confidence_branch, build_network, whiten
@@ -54,7 +55,25 @@ def fresh_network(recipe: Recipe, splits: Splits, seed: int, mean: Tensor, std: 
     if recipe.network.name == "compact":
         sample = torch.from_numpy(splits.train.images[: max(1, WHITENING_PIXELS // size**2)])
         whiten(network, normalise(sample, mean, std))
+    _check_early_images(network, recipe, size)
     return network
+
+
+def _check_early_images(network: Classifier, recipe: Recipe, size: int) -> None:
+    """Before training starts: not every network takes the smaller images that its first part would see."""
+    settings = recipe.augment
+    if settings.early_share == 0 or settings.early_scale == 1:
+        return
+    trial = copy.deepcopy(network).train()  # batch norms would remember what they see
+    small = shrink_early(torch.zeros(2, 3, size, size), 0.0, settings)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            trial(small)
+    except RuntimeError as problem:
+        raise RecipeError(
+            f"augment.early_scale is {settings.early_scale}: the first images would be {small.shape[2]} pixels wide, "
+            f"and network {recipe.network.name} for {size} pixels does not take those. Use --set augment.early_share=0."
+        ) from problem
 
 
 def load_pretrained(network: Classifier, path: Path) -> Pretrained:

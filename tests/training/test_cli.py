@@ -37,10 +37,16 @@ def test_a_mistake_is_one_message_and_exit_code_2(tmp_path):
     """A misspelt field, network or set too small for its splits is told without a traceback, before a run begins."""
     root = write_set(tmp_path)
     fit = ["fit", "compact-cifar10", "--data-root", root, "--out", tmp_path / "run"]
+    small = ["--set=data.dataset=colours", "--set=data.validation=20", "--set=data.calibration=30"]
+    small += ["--set=optimiser.batch_size=10"]
     for arguments, message in (
         (["--set", "optimiser.epohcs=3"], "optimiser.epohcs"),
         # Its set is not there either: the network is looked at before any image is.
         (["--set", "network.name=vgg14"], "network.name is 'vgg14', expected one of: compact"),
+        (
+            [*small, "--set", "network.name=mlp", "--set", "network.widths=[16]"],
+            "network mlp for 12 pixels does not take",
+        ),
         (["--set", "data.dataset=colours"], "150 images to divide, too few for 1000 validation, 5000 calibration"),
     ):
         done = confgate_train(*fit, *arguments, check=False)

@@ -17,6 +17,7 @@ def command(root, out):
             "data.calibration=30",
             "network.name=mlp",
             "network.widths=[16]",
+            "augment.early_share=0",
         ),
         *(
             "optimiser.epochs=3",
