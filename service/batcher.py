@@ -160,14 +160,12 @@ class Batcher(Generic[Row]):
             if not here:
                 self._thread.submit(self._run_batch, prepare).add_done_callback(self._after_batch)
                 return True
-        done: Future[None] = Future()
+        failure: BaseException | None = None
         try:
             self._run_batch(prepare, here=True)
         except Exception as error:  # noqa: BLE001 - kept, as an executor would keep it
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-        self._after_batch(done)
+            failure = error
+        self._batch_ended(failure)
         return True
 
     def refuse(self, ticket: Ticket[Row], place: int, error: RequestError) -> None:
@@ -231,7 +229,9 @@ class Batcher(Generic[Row]):
         return batch
 
     def _after_batch(self, future: Future[None]) -> None:
-        error = future.exception()
+        self._batch_ended(future.exception())
+
+    def _batch_ended(self, error: BaseException | None) -> None:
         if error is not None:
             log.error("a batch failed", exc_info=error, extra={"images": len(self._batch)})
             _fail_all(self._batch, InferenceFailed("the model failed on the batch with this image"))
