@@ -23,7 +23,7 @@ def trained_card(manifest: Manifest, run: TrainedRun, parity: float, epsilon_how
     )
     ood = "".join(f" --ood {data}" for data in _outside(manifest, recipe.data.dataset))
     how = (
-        f"`confgate-train fit {recipe.name} --seed {run.seed} --out RUN`, then `confgate-train export RUN "
+        f"{', '.join(f'`{command}`' for command in run.made_by)}, then `confgate-train export RUN{len(run.made_by)} "
         f"--out models/{manifest.name}/{manifest.version}{ood}`.\n"
         f"Code {manifest.provenance.git_sha}; data {manifest.provenance.data}; largest difference between torch and "
         f"ONNX Runtime over all outputs {parity:.1e}."

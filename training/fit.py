@@ -17,13 +17,14 @@ from torch import Tensor
 
 from training.accuracy import accuracy
 from training.augment import normalise, shrink_early
-from training.batches import Batch, Plan, make_batches
+from training.batches import Batch, Plan, make_batches, step_generator
 from training.channel_statistics import normalisation_for
 from training.data import Splits
 from training.epoch_summary import EpochReport, EpochSummary, StepTotals
 from training.errors import RecipeError
 from training.execution import Execution, choose_execution
-from training.initial_network import fresh_network, load_pretrained
+from training.hard_images import harden
+from training.initial_network import fresh_network, keep_classifier, load_pretrained
 from training.loss import BudgetController, confidence_loss
 from training.networks import Classifier
 from training.optimise import average_of, make_optimiser
@@ -93,6 +94,9 @@ class Run:
         mean, std = normalisation_for(recipe.data, splits)
         self.network = fresh_network(recipe, splits, seed, mean, std)
         self.pretrained = load_pretrained(self.network, init) if init else None
+        self.branch_only = recipe.optimiser.trains == "branch"
+        if self.branch_only:
+            keep_classifier(self.network, self.pretrained, splits.fingerprint)
         self.execution.prepare(self.network)
         self.mean, self.std = mean.to(device), std.to(device)
         self.averaged = average_of(self.network, recipe.optimiser.average_decay)
@@ -147,22 +151,27 @@ class Run:
         torch.manual_seed(batch.dropout_seed + self.ranks.rank)  # dropout, where a network has it
         images = normalise(batch.images.to(device), self.mean, self.std) * batch.kept.to(device)[:, None]
         images = shrink_early(images, self.step / self.total_steps, self.recipe.augment)
-        labels = batch.labels.to(device)
+        labels, hinted = batch.labels.to(device), batch.hinted.to(device)
+        ordinary = len(labels)
+        if hard := round(self.recipe.confidence.hard_share * ordinary):
+            images = torch.cat([images, self._hard_images(batch.images[:hard].to(device))])
+            labels, hinted = torch.cat([labels, labels[:hard]]), torch.cat([hinted, hinted[:hard]])
         rate = self.recipe.optimiser.schedule.multiplier(self.step / self.total_steps, epoch)
         for group in self.optimiser.param_groups:
             group["lr"] = group["full_rate"] * rate
-        self.network.train()
+        self.network.train(not self.branch_only)  # a classifier that is kept keeps its batch norms' statistics too
         with torch.autocast(device.type, torch.bfloat16, enabled=self.execution.bf16):
             logits, z = self.forward(images)
         if z is None:
             loss, l_c = F.cross_entropy(logits.float(), labels), None
         else:
-            hinted, hints_for = batch.hinted.to(device), self.recipe.confidence.hints_for
-            parts = confidence_loss(logits, z, labels, hinted, self.controller.weight, hints_for)
-            loss, l_c = parts.total, parts.confidence
+            parts = confidence_loss(logits, z, labels, hinted, self.controller.weight, self.recipe.confidence.hints_for)
+            # The budget is one for ordinary images, however many hard ones there are beside them.
+            z = z[:ordinary]
+            loss, l_c = parts.total, -F.logsigmoid(z.float()).mean()
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        totals = self._totals(logits.detach(), labels, loss, l_c, z)
+        totals = self._totals(logits[:ordinary].detach(), labels[:ordinary], loss, l_c, z)
         if not math.isfinite(totals.loss):
             raise RecipeError(
                 f"the loss became {totals.loss} at step {self.step + 1}: training has diverged. Lower "
@@ -176,6 +185,10 @@ class Run:
         self.step += 1
         self.summary.add(totals)
         return totals
+
+    def _hard_images(self, images: Tensor) -> Tensor:
+        generator = step_generator(self.seed, self.step, f"hard {self.ranks.rank}")
+        return normalise(harden(images, generator), self.mean, self.std)
 
     def _totals(self, logits: Tensor, labels: Tensor, loss: Tensor, l_c: Tensor | None, z: Tensor | None) -> StepTotals:
         """One step over all ranks. λ follows the global L_c, so all ranks keep the same λ."""
@@ -245,7 +258,8 @@ class Run:
             "mean": self.mean.tolist(),
             "std": self.std.tolist(),
             "image_size": self.splits.train.images.shape[1],
-            "init": None if pretrained is None else {"file": pretrained.file, "sha256": pretrained.sha256},
+            "init": pretrained
+            and {"file": pretrained.file, "sha256": pretrained.sha256, "made_by": list(pretrained.made_by)},
         }
 
     def save_checkpoint(self) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import json
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ class Pretrained:
     other_shape: tuple[str, ...]  # "name: shape here, shape in the file"
     fresh: tuple[str, ...]  # of this network, with nothing for them in the file
     unused: tuple[str, ...]  # of the file, with no place in this network
+    made_by: tuple[str, ...] = ()  # the commands that made it, where the file is the checkpoint of a run
+    trained_on: str | None = None  # the fingerprint of that run's images and their division
 
     def describe(self) -> str:
         lines = [f"{self.file}: {len(self.taken)} tensors taken ({_shortened(self.taken)})"]
@@ -101,7 +104,50 @@ def load_pretrained(network: Classifier, path: Path) -> Pretrained:
     network.load_state_dict(ours | taken)
     unused = tuple(name for name in content if name not in used)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Pretrained(path.name, digest, tuple(taken), tuple(other_shape), tuple(fresh), unused)
+    made_by, trained_on = _origin(path)
+    return Pretrained(path.name, digest, tuple(taken), tuple(other_shape), tuple(fresh), unused, made_by, trained_on)
+
+
+def _origin(path: Path) -> tuple[tuple[str, ...], str | None]:
+    """Of a run's checkpoint: the commands up to it, and the fingerprint of its images."""
+    record = path.parent / "run.json"
+    if path.name != "checkpoint.pt" or not record.is_file():
+        return (), None
+    identity = json.loads(record.read_text())
+    earlier = tuple((identity.get("init") or {}).get("made_by", ()))
+    last = fit_command(identity["recipe"]["name"], identity["seed"], earlier)
+    return (*earlier, last), identity["splits"]["fingerprint"]
+
+
+def fit_command(recipe: str, seed: int, earlier: tuple[str, ...]) -> str:
+    """The command of a run, after those whose weights it started from; their folders are RUN1, RUN2 …"""
+    start = f" --init RUN{len(earlier)}/checkpoint.pt" if earlier else ""
+    return f"confgate-train fit {recipe} --seed {seed}{start} --out RUN{len(earlier) + 1}"
+
+
+def keep_classifier(network: Classifier, pretrained: Pretrained | None, trained_on: str) -> None:
+    """Only the branch will learn; refused unless every weight of the classifier has come from a file, and from a run
+    on the same division of the images: others may have learnt from what is to judge the branch.
+    """
+    if pretrained is None:
+        raise RecipeError(
+            "optimiser.trains=branch needs a classifier that is trained already: --init RUN/checkpoint.pt, of a run "
+            "with the same network."
+        )
+    missing = [name for name in (*pretrained.fresh, *pretrained.other_shape) if not name.startswith("branch.")]
+    if missing:
+        raise RecipeError(
+            f"--init {pretrained.file} is not of the same network, and optimiser.trains=branch would leave these as "
+            f"they are drawn at random: {_shortened(tuple(missing))}."
+        )
+    if pretrained.trained_on not in (None, trained_on):
+        raise RecipeError(
+            f"--init {pretrained.file} is of a run whose images were divided otherwise (fingerprint "
+            f"{pretrained.trained_on}, here {trained_on}): it may have learnt from calibration images of this one. Use "
+            f"the data and data.split_seed of that run."
+        )
+    for part in (network.body, network.head):
+        part.requires_grad_(False)
 
 
 def _read_state(path: Path) -> dict[str, Tensor]:

@@ -93,6 +93,8 @@ class Confidence(Section):
     rule: Literal["proportional", "sign"] = "proportional"
     speed: PositiveFloat = 20.0
     relative_step: float = Field(0.01, gt=0, lt=1)
+    # For each image of a batch so many more that are hard to tell (`hard_images`); for a branch that is trained alone.
+    hard_share: float = Field(0.0, ge=0, le=1)
 
     @property
     def branch(self) -> tuple[tuple[int, ...], str]:
@@ -120,6 +122,7 @@ class Schedule(Section):
 
 
 class Optimiser(Section):
+    trains: Literal["network", "branch"] = "network"  # "branch": the classifier stays as --init has it
     epochs: PositiveInt
     batch_size: PositiveInt
     learning_rate: PositiveFloat
@@ -139,6 +142,19 @@ class Recipe(Section):
     augment: Augmentation
     confidence: Confidence
     optimiser: Optimiser
+
+    @model_validator(mode="after")
+    def _trains_something(self) -> Self:
+        alone = self.optimiser.trains == "branch"
+        if alone and not self.confidence.enabled:
+            raise ValueError("optimiser.trains=branch, but confidence.enabled=false leaves no branch to train")
+        if self.confidence.hard_share > 0 and not alone:
+            raise ValueError(
+                "confidence.hard_share is for optimiser.trains=branch: a classifier must not learn from these images"
+            )
+        if alone and self.augment.early_share > 0:
+            raise ValueError("optimiser.trains=branch: the classifier is trained, so augment.early_share must be 0")
+        return self
 
 
 def available() -> list[str]:

@@ -46,8 +46,21 @@ def optimisation(recipe):
 
 
 def test_exactly_the_promised_recipes_ship():
-    """Six trainings of the paper, each also as published, three of compact, and the baseline of every one."""
-    assert available() == sorted([*WITH_BRANCH, *(f"{name}-baseline" for name in WITH_BRANCH)])
+    """Six trainings of the paper, each also as published, three of compact, the baseline of every one, and for
+    compact the branch alone.
+    """
+    alone = [f"{name}-branch" for name in COMPACT]
+    assert available() == sorted([*WITH_BRANCH, *(f"{name}-baseline" for name in WITH_BRANCH), *alone])
+
+
+@pytest.mark.parametrize("name", COMPACT)
+def test_a_branch_alone_is_for_the_network_of_its_recipe(name):
+    """NAME-branch trains on the same data with the same network and crops, and changes nothing but the branch."""
+    recipe, alone = load_recipe(name), load_recipe(f"{name}-branch")
+    assert (alone.data, alone.network) == (recipe.data, recipe.network)
+    assert alone.augment == recipe.augment.model_copy(update={"early_scale": 1.0, "early_share": 0.0})
+    assert alone.optimiser.trains == "branch"
+    assert alone.confidence.budget == recipe.confidence.budget == 0.3
 
 
 @pytest.mark.parametrize("name", PAPER)
