@@ -98,13 +98,13 @@ def calibrate(
     """Show what each policy of each score refuses, and write it as a new version without training again.
 
     Unlabelled images are enough for a rejection rate:
-    `confgate-train calibrate models/cifar10/1 --traffic examples --target-rejection 0.5`
+    `confgate-train calibrate models/cifar10/2 --traffic examples --target-rejection 0.5`
 
     With the images it was trained on, and images of something else, under data/:
-    `confgate-train calibrate models/cifar10/1 --ood fashion_mnist --out models/cifar10/2`
+    `confgate-train calibrate models/cifar10/2 --ood fashion_mnist --out models/cifar10/3`
 
     With photos of your own, in one sub-folder for each label:
-    `confgate-train calibrate models/cifar10/1 --data photos --risk 0.05 --out models/cifar10/2`
+    `confgate-train calibrate models/cifar10/2 --data photos --risk 0.05 --out models/cifar10/3`
     """
     from training.calibrate import Wanted
 

@@ -1,4 +1,4 @@
-"""The gradient inside the shipped graph, against torch with the same trained weights."""
+"""The gradient inside the shipped graphs, against torch with the same trained weights."""
 
 from pathlib import Path
 
@@ -15,18 +15,29 @@ from training.gradient import input_gradient
 from training.networks import add_confidence_branch, compact
 
 ROOT = Path(__file__).parents[2]
-BUNDLE = ROOT / "models" / "cifar10" / "1"
+# The hidden layers of each version's branch, and their activation.
+BRANCHES = {1: ((128,), "relu"), 2: ((256, 256), "gelu")}
 EPSILON = 0.002
 COUNT = 16
 
 
-@pytest.fixture(scope="module")
-def forward() -> onnx.ModelProto:
-    return onnx.load(BUNDLE / "model.onnx")
+@pytest.fixture(scope="module", params=BRANCHES, ids="version {}".format)
+def version(request) -> int:
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def network(forward) -> nn.Module:
+def bundle(version) -> Path:
+    return ROOT / "models" / "cifar10" / str(version)
+
+
+@pytest.fixture(scope="module")
+def forward(bundle) -> onnx.ModelProto:
+    return onnx.load(bundle / "model.onnx")
+
+
+@pytest.fixture(scope="module")
+def network(forward, version) -> nn.Module:
     """The compact network with the graph's weights; where the exporter folded a batch norm away, so does this."""
     prefix = "network."
     weights = {
@@ -34,7 +45,7 @@ def network(forward) -> nn.Module:
         for t in forward.graph.initializer
         if t.name.startswith(prefix)
     }
-    net = add_confidence_branch(compact(10, 32), (128,))
+    net = add_confidence_branch(compact(10, 32), *BRANCHES[version])
     for place in (6, 13, 20):
         bias = weights[f"body.{place}.bias"] = weights.pop(f"body.{place}.weight_bias")
         net.body[place].bias = nn.Parameter(bias)
@@ -58,7 +69,7 @@ def pictures(kind: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["photos", "noise", "flat"])
-def test_sign_and_confidence_are_torchs_at_batch_1_and_16(forward, network, kind):
+def test_sign_and_confidence_are_torchs_at_batch_1_and_16(bundle, forward, network, kind):
     """Under 0.1 % of the gradient's signs differ from torch's, and the preprocessed confidence by at most 1e-4."""
     images = pictures(kind)
     normalised = run_graph(_with_output(forward, "normalised"), images, COUNT)["normalised"]
@@ -67,7 +78,7 @@ def test_sign_and_confidence_are_torchs_at_batch_1_and_16(forward, network, kind
     (expected,) = torch.autograd.grad(network(x).confidence_logit.sum(), x)
     with torch.no_grad():
         confidence = torch.sigmoid(network(x + EPSILON * expected.sign()).confidence_logit).numpy()
-    gradient, perturbed = open_graph(input_gradient(forward)), open_graph(BUNDLE / "perturbed.onnx")
+    gradient, perturbed = open_graph(input_gradient(forward)), open_graph(bundle / "perturbed.onnx")
     for batch in (1, COUNT):
         found = run_graph(gradient, images, batch)["gradient"]
         assert np.mean(np.sign(found) != np.sign(expected.numpy())) < 1e-3
