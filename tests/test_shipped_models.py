@@ -56,18 +56,23 @@ def predictions(client: httpx.Client, images: list[bytes], **query: str) -> list
     return answers
 
 
+def served_folder(model: str) -> Path:
+    """The highest version, which answers requests that name none."""
+    return max((ROOT / "models" / model).iterdir(), key=lambda folder: int(folder.name))
+
+
 def runtime(model: str) -> onnxruntime.InferenceSession:
     """ONNX Runtime on a shipped graph, with nothing of the service around it but its number of threads."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = max(1, usable_cpus() - 1)
-    path = ROOT / "models" / model / "1" / "model.onnx"
+    path = served_folder(model) / "model.onnx"
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def direct_answers(model: str, images: list[bytes]) -> list[tuple[list[float], float]]:
     """Probabilities and confidence of each image, one at a time, in float64 from the graph's float32."""
     session = runtime(model)
-    temperature = json.loads((ROOT / "models" / model / "1" / "bundle.json").read_text())["temperature"]
+    temperature = json.loads((served_folder(model) / "bundle.json").read_text())["temperature"]
     found = []
     for image in images:
         pixels = np.asarray(Image.open(io.BytesIO(image)).convert("RGB"))[None]
