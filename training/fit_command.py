@@ -86,8 +86,10 @@ def recipe_of(options: FitOptions) -> Recipe:
 
 
 def next_command(options: FitOptions, recipe: Recipe) -> str:
+    """How to export the run: as the next version of its model, for no version is ever overwritten."""
     name = "".join(c if c.isalnum() else "-" for c in recipe.data.dataset.lower())
-    command = ["confgate-train", "export", str(options.out), "--out", f"models/{name}/1"]
+    taken = [int(folder.name) for folder in Path("models", name).glob("*") if folder.name.isdecimal()]
+    command = ["confgate-train", "export", str(options.out), "--out", f"models/{name}/{max(taken, default=0) + 1}"]
     if options.data_root != Path("data"):
         command += ["--data-root", str(options.data_root)]
     return shlex.join(command)

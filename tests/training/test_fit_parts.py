@@ -1,5 +1,7 @@
 """What the training loop is made of: where it runs, what a batch is, what it starts from, when it warns."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from training.epoch_summary import EpochSummary, StepTotals
 from training.errors import RecipeError
 from training.execution import choose_execution
 from training.fit import Run
+from training.fit_command import FitOptions, next_command
 from training.initial_network import load_pretrained
 from training.loss import BudgetController
 from training.networks import add_confidence_branch, build_network
@@ -223,3 +226,17 @@ def test_weights_that_fit_nothing_or_hold_code_are_refused(tmp_path):
     ):
         with pytest.raises(RecipeError, match=message):
             load_pretrained(network(), tmp_path / file)
+
+
+def test_the_next_command_names_a_version_that_is_free(tmp_path, monkeypatch):
+    """A finished run is exported as the version after the highest there is, for none is overwritten."""
+    monkeypatch.chdir(tmp_path)
+    options = FitOptions(
+        *("compact-cifar10", Path("runs/a"), 0, (), Path("data"), None, None, None),
+        *("cpu", "fp32", False, 0, 60.0),
+    )
+    for there, free in (([], 1), (["1", "2", "notes"], 3)):
+        for name in there:
+            (tmp_path / "models" / "cifar10" / name).mkdir(parents=True)
+        expected = f"confgate-train export runs/a --out models/cifar10/{free}"
+        assert next_command(options, load_recipe("compact-cifar10")) == expected
