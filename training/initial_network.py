@@ -29,8 +29,12 @@ class Pretrained:
     other_shape: tuple[str, ...]  # "name: shape here, shape in the file"
     fresh: tuple[str, ...]  # of this network, with nothing for them in the file
     unused: tuple[str, ...]  # of the file, with no place in this network
-    made_by: tuple[str, ...] = ()  # the commands that made it, where the file is the checkpoint of a run
-    trained_on: str | None = None  # the fingerprint of that run's images and their division
+    origin: "Origin | None" = None  # where the file is the checkpoint of a run
+
+    @property
+    def made_by(self) -> tuple[str, ...]:
+        """The commands up to it, as far as they are known."""
+        return () if self.origin is None else self.origin.made_by
 
     def describe(self) -> str:
         lines = [f"{self.file}: {len(self.taken)} tensors taken ({_shortened(self.taken)})"]
@@ -104,19 +108,27 @@ def load_pretrained(network: Classifier, path: Path) -> Pretrained:
     network.load_state_dict(ours | taken)
     unused = tuple(name for name in content if name not in used)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    made_by, trained_on = _origin(path)
-    return Pretrained(path.name, digest, tuple(taken), tuple(other_shape), tuple(fresh), unused, made_by, trained_on)
+    return Pretrained(path.name, digest, tuple(taken), tuple(other_shape), tuple(fresh), unused, _origin(path))
 
 
-def _origin(path: Path) -> tuple[tuple[str, ...], str | None]:
-    """Of a run's checkpoint: the commands up to it, and the fingerprint of its images."""
+@dataclass(frozen=True)
+class Origin:
+    """The run that a checkpoint is of."""
+
+    made_by: tuple[str, ...]  # the commands up to it
+    trained_on: str  # the fingerprint of its images and their division
+    finished: bool
+
+
+def _origin(path: Path) -> Origin | None:
     record = path.parent / "run.json"
     if path.name != "checkpoint.pt" or not record.is_file():
-        return (), None
+        return None
     identity = json.loads(record.read_text())
     earlier = tuple((identity.get("init") or {}).get("made_by", ()))
     last = fit_command(identity["recipe"]["name"], identity["seed"], earlier)
-    return (*earlier, last), identity["splits"]["fingerprint"]
+    finished = (path.parent / "result.json").is_file()
+    return Origin((*earlier, last), identity["splits"]["fingerprint"], finished)
 
 
 def fit_command(recipe: str, seed: int, earlier: tuple[str, ...]) -> str:
@@ -140,10 +152,16 @@ def keep_classifier(network: Classifier, pretrained: Pretrained | None, trained_
             f"--init {pretrained.file} is not of the same network, and optimiser.trains=branch would leave these as "
             f"they are drawn at random: {_shortened(tuple(missing))}."
         )
-    if pretrained.trained_on not in (None, trained_on):
+    origin = pretrained.origin
+    if origin is not None and not origin.finished:
+        raise RecipeError(
+            f"--init {pretrained.file} is of a run that is not finished, and its classifier would stay as it is now. "
+            f"Run the 'fit' command of that run again first."
+        )
+    if origin is not None and origin.trained_on != trained_on:
         raise RecipeError(
             f"--init {pretrained.file} is of a run whose images were divided otherwise (fingerprint "
-            f"{pretrained.trained_on}, here {trained_on}): it may have learnt from calibration images of this one. Use "
+            f"{origin.trained_on}, here {trained_on}): it may have learnt from calibration images of this one. Use "
             f"the data and data.split_seed of that run."
         )
     for part in (network.body, network.head):

@@ -1,6 +1,7 @@
 """`optimiser.trains = "branch"`: a confidence branch for a classifier that stays as it is."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -96,7 +97,7 @@ def test_a_run_tells_what_it_started_from(classifier, tmp_path):
 
 
 def test_without_a_trained_classifier_it_is_refused(classifier, tmp_path):
-    """No --init, weights of another network, and a run that divided its images otherwise: one message each."""
+    """No --init, another network, images divided otherwise, and a run that is not finished: one message each."""
     root, first = classifier
     with pytest.raises(RecipeError, match="needs a classifier that is trained already"):
         run_of("compact-cifar10-branch", root, tmp_path / "a")
@@ -105,6 +106,10 @@ def test_without_a_trained_classifier_it_is_refused(classifier, tmp_path):
         run_of("compact-cifar10-branch", root, tmp_path / "b", wider, init=first / "checkpoint.pt")
     with pytest.raises(RecipeError, match="divided otherwise"):
         run_of("compact-cifar10-branch", root, tmp_path / "c", "data.split_seed=1", init=first / "checkpoint.pt")
+    unfinished = shutil.copytree(first, tmp_path / "unfinished")
+    (unfinished / "result.json").unlink()
+    with pytest.raises(RecipeError, match="not finished"):
+        run_of("compact-cifar10-branch", root, tmp_path / "d", init=unfinished / "checkpoint.pt")
 
 
 @pytest.mark.parametrize(
