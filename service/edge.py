@@ -76,7 +76,7 @@ class Edge:
             await send(message)
 
         self._lifecycle.in_flight += 1
-        self._lifecycle.solitude.request_begins(self._lifecycle.in_flight)
+        self._lifecycle.solitude.request_begins(self._lifecycle.in_flight, scope["client"])
         try:
             app = self._direct.get((scope["method"], scope["path"]), self._app)
             await app(scope, receive, send_identified)
