@@ -6,6 +6,7 @@ import json
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -125,16 +126,16 @@ def _origin(path: Path) -> Origin | None:
     if path.name != "checkpoint.pt" or not record.is_file():
         return None
     identity = json.loads(record.read_text())
-    earlier = tuple((identity.get("init") or {}).get("made_by", ()))
-    last = fit_command(identity["recipe"]["name"], identity["seed"], earlier)
     finished = (path.parent / "result.json").is_file()
-    return Origin((*earlier, last), identity["splits"]["fingerprint"], finished)
+    return Origin(commands_of(identity), identity["splits"]["fingerprint"], finished)
 
 
-def fit_command(recipe: str, seed: int, earlier: tuple[str, ...]) -> str:
-    """The command of a run, after those whose weights it started from; their folders are RUN1, RUN2 …"""
+def commands_of(identity: dict[str, Any]) -> tuple[str, ...]:
+    """The command of a run, after those of the runs whose weights it started from; their folders are RUN1, RUN2 …"""
+    earlier = tuple((identity.get("init") or {}).get("made_by", ()))
     start = f" --init RUN{len(earlier)}/checkpoint.pt" if earlier else ""
-    return f"confgate-train fit {recipe} --seed {seed}{start} --out RUN{len(earlier) + 1}"
+    name, seed = identity["recipe"]["name"], identity["seed"]
+    return (*earlier, f"confgate-train fit {name} --seed {seed}{start} --out RUN{len(earlier) + 1}")
 
 
 def keep_classifier(network: Classifier, pretrained: Pretrained | None, trained_on: str) -> None:

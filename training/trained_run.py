@@ -10,7 +10,7 @@ import torch
 from training.data import Splits, splits_for
 from training.errors import RecipeError
 from training.fit import average_of
-from training.initial_network import fit_command
+from training.initial_network import commands_of
 from training.networks import Classifier, add_confidence_branch, build_network
 from training.recipe import Recipe, parse_recipe
 
@@ -34,7 +34,6 @@ def read_run(folder: Path, data_root: Path) -> TrainedRun:
         raise RecipeError(f"{folder} holds no training run. Expected a folder written by 'confgate-train fit … --out'.")
     identity: dict[str, Any] = json.loads(record.read_text())
     recipe = parse_recipe(identity["recipe"])
-    earlier = tuple((identity.get("init") or {}).get("made_by", ()))
     return TrainedRun(
         recipe=recipe,
         seed=identity["seed"],
@@ -43,7 +42,7 @@ def read_run(folder: Path, data_root: Path) -> TrainedRun:
         mean=identity["mean"],
         std=identity["std"],
         image_size=identity["image_size"],
-        made_by=(*earlier, fit_command(recipe.name, identity["seed"], earlier)),
+        made_by=commands_of(identity),
     )
 
 
