@@ -25,6 +25,7 @@ from service.session import open_session
 
 PNG = ROOT / "examples" / "cat.png"
 WARM_UP_SECONDS = 1
+SATURATED = 32  # so many requests at once keep the inference thread busy: from here on it can be held against the limit
 TOLERANCE = 1e-4
 LIVE = "/v2/health/live"
 
@@ -40,6 +41,8 @@ class Findings:
     results: dict[str, list[Result]] = field(default_factory=dict)
     request_sizes: list[Result] = field(default_factory=list)
     bare: list[dict[str, float]] = field(default_factory=list)
+    # Concurrency → in each round, confgate's images/s as a share of ONNX Runtime's just before and just after.
+    shares: dict[int, list[float]] = field(default_factory=dict)
     live_ms: list[float] = field(default_factory=list)
     live_failures: list[str] = field(default_factory=list)
     servers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -98,10 +101,19 @@ class Bench:
         with self.started(server) as job_and_process:
             job, process = job_and_process
             url, body = f"http://127.0.0.1:{job.port}{server.path}", job.folder / "body"
+            limit_before = 0.0
             for concurrency in concurrencies:
+                if server is CONFGATE and concurrency >= SATURATED and not limit_before:
+                    limit_before = self._limit()
                 result = drive(process, url, server.content_type, body, concurrency, self.seconds)
                 findings.results.setdefault(server.name, []).append(result)
                 print(_line(server.name, result), flush=True)
+                if limit_before:
+                    # A shared machine is faster in one minute than in the next: the limit is measured beside.
+                    limit_after = self._limit()
+                    share = result.images_per_second / max(limit_before, limit_after)
+                    findings.shares.setdefault(concurrency, []).append(share)
+                    limit_before = limit_after
             if server is CONFGATE:
                 self._measure_request_sizes(job, process, request_sizes, findings)
                 with Prober(job.port, LIVE) as prober:
@@ -122,6 +134,10 @@ class Bench:
             result = drive(process, url, form, body, concurrency, self.seconds, images=size)
             findings.request_sizes.append(result)
             print(_line(f"confgate, {size} images a request", result), flush=True)
+
+    def _limit(self) -> float:
+        """What ONNX Runtime alone makes right now, with the batch sizes that a busy service forms."""
+        return max(row["images_per_second"] for row in self.measure_bare((MAX_BATCH // 2, MAX_BATCH)))
 
     def measure_bare(self, batches: Sequence[int]) -> list[dict[str, float]]:
         sizes = [str(batch) for batch in sorted(set(batches)) if batch <= MAX_BATCH]
