@@ -5,8 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from pydantic_core import to_json
-from starlette.responses import Response
-from starlette.types import Receive, Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import errors
 from service.asking import Ask, read_ask
@@ -18,6 +17,8 @@ from service.problems import problem_body, problem_of
 from service.registry import Registry
 from service.schemas import PROBLEM, ModelInfo, ModelsResponse
 from service.views import model_info
+
+JSON = (b"content-type", b"application/json")
 
 router = APIRouter(prefix="/v1", tags=["v1"])
 
@@ -41,10 +42,21 @@ class PredictEndpoint(Endpoint[Ask, Ask]):
         model: Model,
         decisions: Sequence[Decision | errors.RequestError],
         request_id: str,
-    ) -> Response:
+    ) -> ASGIApp:
         answers = [answer(model, question.gate, question.asked, decision) for decision in decisions]
         body = {"id": request_id, "model": model.manifest.name, "version": model.manifest.version}
-        return Response(to_json({**body, "predictions": answers}), media_type="application/json")
+        return json_answer(to_json({**body, "predictions": answers}))
+
+
+def json_answer(body: bytes) -> ASGIApp:
+    """A 200 with a body of JSON; Starlette's Response has more to offer and takes three times as long."""
+
+    async def send_it(_scope: Scope, _receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"%d" % len(body)), JSON]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return send_it
 
 
 def answer(model: Model, gate: Gate, ask: Ask, decision: Decision | errors.RequestError) -> dict[str, Any]:

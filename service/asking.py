@@ -14,7 +14,7 @@ MAX_VERSION = 2**63
 TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, like those below: one is made for every request, and that would take twice as long
 class Sent:
     """What the headers of a request say, the same on /v1 and /v2."""
 
@@ -25,7 +25,7 @@ class Sent:
     body_deadline: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Head:
     """What is known of a request before its body is read, and decides which model answers."""
 
@@ -34,7 +34,7 @@ class Head:
     version: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask(Head):
     """A request to /v1/predict."""
 

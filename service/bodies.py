@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from service.errors import ClientGone, InvalidImage, MalformedRequest, RequestError, TooLarge, UnsupportedType
 from service.preprocess import MEDIA_TYPES
@@ -42,15 +42,33 @@ async def read_images(
             f"Content-Type {media_type!r} is not served: send image/png, image/jpeg, image/webp, image/bmp, "
             "image/gif or image/tiff with the file as body, or multipart/form-data, or application/json"
         )
-    body = stream(receive, content_length, limits.max_bytes)
     if media_type in RAW_TYPES:
-        return [await _read_raw(body)]
+        image = await read_whole(receive, content_length, limits.max_bytes)
+        if not image:
+            raise MalformedRequest("the body is empty: send the image file as the body (curl --data-binary @FILE)")
+        return [image]
     if media_type == "application/json":
-        document = b"".join([chunk async for chunk in body])
+        document = await read_whole(receive, content_length, limits.max_bytes)
         if len(document) < SMALL_JSON:
             return _images_of_json(document, limits.max_images)
         return await asyncio.to_thread(_images_of_json, document, limits.max_images)
+    body = stream(receive, content_length, limits.max_bytes)
     return await _images_of_multipart(body, content_type, limits.max_images)
+
+
+async def read_whole(receive: Receive, content_length: int | None, max_bytes: int) -> bytes:
+    """A body in one piece, or TooLarge."""
+    first = await receive()
+    body: bytes = first.get("body", b"")
+    if first["type"] == "http.request" and not first.get("more_body", False) and len(body) <= max_bytes:
+        return body  # as it mostly comes
+
+    messages = [first]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return b"".join([chunk async for chunk in stream(receive_again, content_length, max_bytes)])
 
 
 async def stream(receive: Receive, content_length: int | None, max_bytes: int) -> AsyncIterator[bytes]:
@@ -78,13 +96,6 @@ async def stream(receive: Receive, content_length: int | None, max_bytes: int) -
 
 def _too_many_bytes(max_bytes: int) -> TooLarge:
     return TooLarge(f"the body has more than the {max_bytes} bytes that are allowed")
-
-
-async def _read_raw(body: AsyncIterator[bytes]) -> bytes:
-    image = b"".join([chunk async for chunk in body])
-    if not image:
-        raise MalformedRequest("the body is empty: send the image file as the body (curl --data-binary @FILE)")
-    return image
 
 
 def _images_of_json(body: bytes, max_images: int) -> list[bytes | RequestError]:

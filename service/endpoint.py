@@ -4,23 +4,20 @@
 here, once: which model, limits, deadlines, hang-ups, what is counted and what is logged.
 """
 
-import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import errors
 from service.asking import Head
 from service.bodies import BodyLimits
-from service.disconnect import HangUpWatch
 from service.edge import Context, Lifecycle, context_of
 from service.metrics import Metrics
+from service.patience import Patience
 from service.predictor import Decision, Gate, Model, Predictor
 from service.preprocess import Pixels
 from service.problems import error_response
@@ -38,7 +35,7 @@ AnyHead = TypeVar("AnyHead", bound=Head)
 Asked = TypeVar("Asked")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Question(Generic[Asked]):
     """What the predictor needs to know; `asked` is what the answer must know besides."""
 
@@ -83,31 +80,34 @@ class Endpoint(ABC, Generic[AnyHead, Asked]):
         model: Model,
         decisions: Sequence[Decision | errors.RequestError],
         request_id: str,
-    ) -> Response: ...
+    ) -> ASGIApp:
+        """What sends the answer."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
-        outcome, counts = "error", self._nobodys
-        # The lease outlives the count: a replaced version's metrics go when its last request has been counted.
-        with ExitStack() as leased:
-            try:
-                head = self.read_head(scope, context.started)
-                model = self._choose(head)
-                leased.enter_context(model.leases)
-                counts = model.metrics.requests[self.route]
-                context.log |= {"model": model.manifest.name, "version": model.manifest.version}
-                response = await self._answer(head, model, receive, context)
-                outcome = "ok"
-            except errors.RequestError as error:
-                outcome = OUTCOMES.get(type(error), "invalid")
-                context.log["problem"] = error.detail
-                response = error_response(error, self.route, context.request_id)
-            except errors.ClientGone:
-                outcome = "cancelled"
-                return
-            finally:
-                counts.done(outcome, time.monotonic() - context.started)
-        await response(scope, receive, send)
+        outcome, counts, leases = "error", self._nobodys, None
+        try:
+            head = self.read_head(scope, context.started)
+            model = self._choose(head)
+            leases = model.leases
+            leases.take()
+            counts = model.metrics.requests[self.route]
+            context.log |= {"model": model.manifest.name, "version": model.manifest.version}
+            answer = await self._answer(head, model, receive, context)
+            outcome = "ok"
+        except errors.RequestError as error:
+            outcome = OUTCOMES.get(type(error), "invalid")
+            context.log["problem"] = error.detail
+            answer = error_response(error, self.route, context.request_id)
+        except errors.ClientGone:
+            outcome = "cancelled"
+            return
+        finally:
+            counts.done(outcome, time.monotonic() - context.started)
+            # Not before: a replaced version's metrics go when its last request has been counted.
+            if leases is not None:
+                leases.give_back()
+        await answer(scope, receive, send)
 
     def _choose(self, head: Head) -> Model:
         if self._lifecycle.draining:
@@ -118,24 +118,22 @@ class Endpoint(ABC, Generic[AnyHead, Asked]):
             )
         return self._registry.get(head.model, head.version)
 
-    async def _answer(self, head: AnyHead, model: Model, receive: Receive, context: Context) -> Response:
+    async def _answer(self, head: AnyHead, model: Model, receive: Receive, context: Context) -> ASGIApp:
         """Reads the question and has it decided, each in its time."""
         sent, question = head.sent, None
         try:
-            async with asyncio.timeout_at(sent.body_deadline) as limit:
+            with Patience(sent.body_deadline) as patience:
                 question = await self.read_question(head, model, receive)
-                if sent.deadline != sent.body_deadline:
-                    limit.reschedule(sent.deadline)
-                with HangUpWatch(receive):
-                    decisions = await self._predictor.predict(
-                        model,
-                        question.gate,
-                        question.images,
-                        preprocess=question.preprocess,
-                        partial=question.partial,
-                        deadline=sent.deadline,
-                        request_id=context.request_id,
-                    )
+                patience.body_is_read(receive, sent.deadline)
+                decisions = await self._predictor.predict(
+                    model,
+                    question.gate,
+                    question.images,
+                    preprocess=question.preprocess,
+                    partial=question.partial,
+                    deadline=sent.deadline,
+                    request_id=context.request_id,
+                )
         except TimeoutError:
             if question is None:
                 raise errors.BodyTimeout("the request body did not arrive whole in time") from None

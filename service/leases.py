@@ -1,11 +1,10 @@
 """Who still needs a model: a version that was replaced is closed when the last request that found it has ended."""
 
 import asyncio
-from types import TracebackType
 
 
 class Leases:
-    """A context for each request, on the event loop; `wait_until_free` waits until none is left."""
+    """Counts requests, on the event loop; `wait_until_free` waits until none is left."""
 
     __slots__ = ("_free", "_held")
 
@@ -13,12 +12,10 @@ class Leases:
         self._held = 0
         self._free: asyncio.Event | None = None
 
-    def __enter__(self) -> None:
+    def take(self) -> None:
         self._held += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def give_back(self) -> None:
         self._held -= 1
         if self._free is not None and not self._held:
             self._free.set()

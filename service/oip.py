@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope
 
 from service.asking import MAX_VERSION, Head, read_sent, whole
-from service.bodies import SMALL_JSON, stream
+from service.bodies import SMALL_JSON, read_whole
 from service.edge import Lifecycle
 from service.endpoint import Endpoint, Question
 from service.errors import MalformedRequest, NotReady, RequestError, UnsupportedType
@@ -34,7 +34,7 @@ NOT_READY = NOT_LOADED | {503: {"model": ErrorResponse, "description": "The serv
 router = APIRouter(prefix="/v2", tags=["v2"])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InferHead(Head):
     header_length: int | None
 
@@ -58,8 +58,7 @@ class InferEndpoint(Endpoint[InferHead, InferRequest]):
         return InferHead(read_sent(scope, started, self.settings), path["model"], version, header_length)
 
     async def read_question(self, head: InferHead, model: Model, receive: Receive) -> Question[InferRequest]:
-        chunks = stream(receive, head.sent.content_length, self.limits.max_bytes)
-        body = b"".join([chunk async for chunk in chunks])
+        body = await read_whole(receive, head.sent.content_length, self.limits.max_bytes)
         read = partial(
             read_infer, body, head.header_length, model.manifest.input, specs_of(model.manifest), self.limits
         )

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from service.asking import MAX_VERSION
-from service.bodies import stream
+from service.bodies import read_whole
 from service.edge import Lifecycle, context_of
 from service.errors import BodyTimeout, MalformedRequest, NotReady
 from service.keys import Caller, require_admin
@@ -124,8 +124,7 @@ async def _read_body(request: Request, known: tuple[str, ...]) -> dict[str, Any]
     length = request.headers.get("content-length")
     try:
         async with asyncio.timeout(settings.body_timeout_ms / 1000):
-            chunks = stream(request.receive, None if length is None else int(length), MAX_BODY)
-            text = b"".join([chunk async for chunk in chunks])
+            text = await read_whole(request.receive, None if length is None else int(length), MAX_BODY)
     except TimeoutError:
         raise BodyTimeout("the request body did not arrive whole in time") from None
     try:

@@ -16,6 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from service.errors import InvalidImage, TooLarge
 from service.manifest import Input
+from service.png import open_plain
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -40,6 +41,9 @@ WHITE = (255, 255, 255)
 
 def decode(encoded: bytes, target: Input, max_pixels: int) -> Pixels:
     """One encoded image of any size and mode, as the graph wants it."""
+    plain = open_plain(encoded, max_pixels)
+    if plain is not None:
+        return fit(plain, target)
     with _opened(encoded, max_pixels) as image:
         # JPEG can decode at 1/2, 1/4 or 1/8 for a fraction of the time; twice the target leaves the
         # resampling below enough to work with. The longer side serves both, for EXIF may turn the image.
