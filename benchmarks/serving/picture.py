@@ -32,7 +32,8 @@ def draw(path: Path, servers: Mapping[str, Curve], request_sizes: Curve, bare: C
             axis.minorticks_off()
             axis.grid(alpha=0.25)
             axis.spines[["top", "right"]].set_visible(False)
-            axis.legend(frameon=False, fontsize=8)
+            axis.set_ylim(0, 1.3 * axis.get_ylim()[1])  # room for the legend above all lines
+            axis.legend(frameon=False, fontsize=8, loc="upper right", ncols=2 if axis is by_concurrency else 1)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 
