@@ -93,6 +93,7 @@ class Run:
         self.batches = make_batches(splits.train, recipe, self.plan, device, workers)
         mean, std = normalisation_for(recipe.data, splits)
         self.network = fresh_network(recipe, splits, seed, mean, std)
+        self.network.branch_shapes_features = recipe.confidence.shapes_features
         self.pretrained = load_pretrained(self.network, init) if init else None
         self.branch_only = recipe.optimiser.trains == "branch"
         if self.branch_only:

@@ -89,6 +89,7 @@ class Confidence(Section):
     budget: PositiveFloat = 0.3
     hint_probability: float = Field(0.5, ge=0, le=1)
     hints_for: Literal["network", "branch"] = "network"  # whose loss a hint lowers; see `confidence_loss`
+    shapes_features: bool = True  # false: the branch reads the features, and its loss does not reach the layers before
     initial_weight: PositiveFloat = 0.1
     rule: Literal["proportional", "sign"] = "proportional"
     speed: PositiveFloat = 20.0

@@ -50,6 +50,19 @@ def test_the_classifier_stays_as_it_is_and_the_branch_learns(classifier, tmp_pat
     assert torch.equal(served(images).logits, read_run(tmp_path / "run", root).network(images).logits)
 
 
+@pytest.mark.parametrize("shapes", [False, True])
+def test_a_branch_that_only_reads_leaves_the_classifier_its_training(classifier, tmp_path, shapes):
+    """Trained together with it, the classifier is bit for bit that of the baseline; not where the branch shapes it."""
+    root, first = classifier
+    changes = (f"confidence.shapes_features={str(shapes).lower()}", "confidence.hints_for=branch")
+    run = run_of("compact-cifar10", root, tmp_path / "run", *changes)
+    begun = {name: tensor.clone() for name, tensor in run.network.branch.state_dict().items()}
+    run.train(ignored, ignored)
+    plain, beside = read_run(first, root).network.state_dict(), read_run(tmp_path / "run", root).network.state_dict()
+    assert all(torch.equal(plain[name], beside[name]) for name in plain) is not shapes
+    assert not any(torch.equal(begun[name], tensor) for name, tensor in run.network.branch.state_dict().items())
+
+
 def test_stopped_between_two_steps_it_ends_with_the_same_branch(classifier, tmp_path):
     """A run taken up again sees the same hard images as one that was never stopped."""
     root, first = classifier

@@ -17,11 +17,14 @@ class Classifier(nn.Module):
         super().__init__()
         self.body, self.head, self.feature_width = body, head, feature_width
         self.branch: nn.Module | None = None
+        self.branch_shapes_features = True  # in training; false: its loss ends where the branch begins
 
     def forward(self, x: Tensor) -> Output:
         features = self.body(x)
-        z = None if self.branch is None else self.branch(features).squeeze(1)
-        return Output(self.head(features), z)
+        if self.branch is None:
+            return Output(self.head(features), None)
+        read = features if self.branch_shapes_features else features.detach()
+        return Output(self.head(features), self.branch(read).squeeze(1))
 
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
