@@ -29,6 +29,9 @@ def export(
     risk: Risk = None,
     alpha: Alpha = 0.05,
     epsilon_by: EpsilonChoice = "auto",
+    without_branch: Annotated[
+        bool, typer.Option("--without-branch", help="The classifier alone: the baseline of a run it was trained in.")
+    ] = False,
     data_root: DataRoot = Path("data"),
 ) -> None:
     """Calibrate thresholds, export to ONNX, evaluate what was exported, write the bundle.
@@ -40,7 +43,7 @@ def export(
 
     with counting_images(console, "exporting, calibrating and measuring"):
         bundle, calibrated = make_bundle(
-            run, out, data_root, ood or [], Wanted(tuple(tpr or (95,)), risk, alpha), epsilon_by
+            run, out, data_root, ood or [], Wanted(tuple(tpr or (95,)), risk, alpha), epsilon_by, without_branch
         )
     for note in calibrated.notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)

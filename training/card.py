@@ -13,18 +13,22 @@ def trained_card(manifest: Manifest, run: TrainedRun, parity: float, epsilon_how
     confidence = (
         f"a confidence branch (hidden layers {list(branch.branch_hidden)}, budget β = {branch.budget:g}, hints for "
         f"{branch.hint_probability:.0%} of samples)"
-        if branch.enabled
+        if run.network.branch is not None
         else "no confidence branch"
     )
+    if run.branch_left_out:
+        confidence += " (it was trained beside one that did not change it, and is exported alone)"
     what = (
         f"A `{recipe.network.name}` network with {confidence}, trained on {recipe.data.dataset}: "
         f"{sizes['train']:,} training, {sizes['validation']:,} validation, {sizes['calibration']:,} calibration "
         f"and {sizes['test']:,} test images, all disjoint."
     )
-    ood = "".join(f" --ood {data}" for data in _outside(manifest, recipe.data.dataset))
+    options = "".join(f" --ood {data}" for data in _outside(manifest, recipe.data.dataset))
+    if run.branch_left_out:
+        options += " --without-branch"
     how = (
         f"{', '.join(f'`{command}`' for command in run.made_by)}, then `confgate-train export RUN{len(run.made_by)} "
-        f"--out models/{manifest.name}/{manifest.version}{ood}`.\n"
+        f"--out models/{manifest.name}/{manifest.version}{options}`.\n"
         f"Code {manifest.provenance.git_sha}; data {manifest.provenance.data}; largest difference between torch and "
         f"ONNX Runtime over all outputs {parity:.1e}."
     )

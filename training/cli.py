@@ -22,7 +22,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
-    help="Train a classifier that knows when it does not know, and export it for `confgate serve`.",
+    help="Train a classifier that knows when it does not know, and export it for `confgate serve`.\n\n"
+    "Example: `confgate-train data list`, then `confgate-train fit compact-cifar10 --out runs/cifar10`",
 )
 app.add_typer(data_app, name="data")
 app.command()(export)

@@ -12,7 +12,9 @@ from training.data_import_captured import Imported, import_captured
 from training.data_listing import list_sets
 from training.errors import DataError
 
-data_app = typer.Typer(no_args_is_help=True, help="Bring image sets into the data folder.")
+data_app = typer.Typer(
+    no_args_is_help=True, help="Bring image sets into the data folder.\n\nExample: `confgate-train data list`"
+)
 console = Console()
 
 DataRoot = Annotated[Path, typer.Option("--data-root", help="Folder of the NAME.npz files.")]

@@ -11,7 +11,7 @@ from training.card import trained_card
 from training.data_outside import load_outside
 from training.export import check_parity, export_network
 from training.preprocessing import check_perturbed_parity, perturbed_graph
-from training.trained_run import TrainedRun, read_run
+from training.trained_run import TrainedRun, read_run, without_branch
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,11 @@ class ExportedRun:
     parity: float
 
 
-def export_run(folder: Path, data_root: Path, ood: list[str]) -> ExportedRun:
-    """Exports both graphs and checks every output of both against torch."""
+def export_run(folder: Path, data_root: Path, ood: list[str], plain: bool = False) -> ExportedRun:
+    """Exports both graphs and checks every output of both against torch; `plain` leaves the branch out."""
     run = read_run(folder, data_root)
+    if plain:
+        run = without_branch(run)
     outside = {name: load_outside(name, data_root, run.splits.input.width) for name in ood}
     sample = run.splits.calibration.images[:32]
     forward = export_network(run.network, run.mean, run.std, run.image_size)
@@ -46,10 +48,11 @@ def make_bundle(
     ood: list[str],
     wanted: Wanted,
     epsilon_by: EpsilonBy = "auto",
+    plain: bool = False,
 ) -> tuple[Bundle, Calibrated]:
     """Exports, calibrates, evaluates and writes `target`."""
     check_new(target)
-    exported = export_run(folder, data_root, ood)
+    exported = export_run(folder, data_root, ood, plain)
     calibrated = calibrate_graphs(exported.opened, exported.evidence, wanted, epsilon_by)
     return write_run(exported, calibrated, target), calibrated
 

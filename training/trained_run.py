@@ -1,14 +1,14 @@
 """Reads a finished training run: what it was, its weights, and the very data it was trained on."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from training.data import Splits, splits_for
-from training.errors import RecipeError
+from training.errors import ExportError, RecipeError
 from training.fit import average_of
 from training.initial_network import commands_of
 from training.networks import Classifier, add_confidence_branch, build_network
@@ -25,6 +25,7 @@ class TrainedRun:
     std: list[float]
     image_size: int
     made_by: tuple[str, ...]  # the commands, this run's last
+    branch_left_out: bool = False  # trained with a branch that is not in `network`
 
 
 def read_run(folder: Path, data_root: Path) -> TrainedRun:
@@ -44,6 +45,21 @@ def read_run(folder: Path, data_root: Path) -> TrainedRun:
         image_size=identity["image_size"],
         made_by=commands_of(identity),
     )
+
+
+def without_branch(run: TrainedRun) -> TrainedRun:
+    """The same training's baseline: its classifier alone, where the branch beside it has not touched it."""
+    settings = run.recipe.confidence
+    if run.network.branch is None:
+        raise ExportError("--without-branch: this run has no confidence branch; export it as it is.")
+    if settings.shapes_features or settings.hints_for == "network" or run.recipe.optimiser.trains == "branch":
+        raise ExportError(
+            "--without-branch is for runs whose branch left the classifier alone (confidence.shapes_features=false and "
+            "confidence.hints_for=branch, trained together): of this one it would not be the baseline. Train the "
+            "recipe that ends in -baseline."
+        )
+    run.network.branch = None
+    return replace(run, branch_left_out=True)
 
 
 def _trained_network(folder: Path, identity: dict[str, Any], recipe: Recipe) -> Classifier:

@@ -106,7 +106,7 @@ def _check_networks(what: str, networks: list[tuple[Path, MeasuredNetwork]]) -> 
     for file, network in networks:
         identities: list[object] = [network.graphs]
         if network.seed is not None:
-            identities.append((network.recipe, network.seed, network.budget))
+            identities.append((network.role, network.recipe, network.seed, network.budget))
         for identity in identities:
             if identity in seen:
                 raise DataError(
