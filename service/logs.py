@@ -8,6 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TextIO
 
 from pydantic_core import to_json
@@ -28,8 +29,15 @@ class JsonFormatter(logging.Formatter):
 
 
 def line_of(created: float, level: str, message: str, fields: Mapping[str, object]) -> str:
-    time = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds")
+    whole = int(created)
+    time = f"{_second(whole)}.{int((created - whole) * 1000):03}+00:00"
     return to_json({"time": time, "level": level, "message": message, **fields}, serialize_unknown=True).decode()
+
+
+@lru_cache(maxsize=1)
+def _second(whole: int) -> str:
+    """Many lines share one, and to write it out takes twice as long as the rest of a line."""
+    return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 class GatheringHandler(logging.Handler):

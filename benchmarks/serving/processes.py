@@ -10,6 +10,7 @@ from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+WAKING_SECONDS = 0.3
 
 
 def family(root: int) -> list[int]:
@@ -79,8 +80,29 @@ def running(command: list[str], env: Mapping[str, str], folder: Path, log: Path)
             _end(process)
 
 
+@contextlib.contextmanager
+def awake(root: int) -> Iterator[None]:
+    """A process and its descendants run inside this block, and stand still from its end on.
+
+    Some servers look for work without end while nobody asks them, and would take a core from the one that is measured.
+    """
+    _signal_all(root, signal.SIGCONT)
+    time.sleep(WAKING_SECONDS)
+    try:
+        yield
+    finally:
+        _signal_all(root, signal.SIGSTOP)
+
+
+def _signal_all(root: int, sign: signal.Signals) -> None:
+    for process in family(root):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, sign)
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     everybody = family(process.pid)
+    _signal_all(process.pid, signal.SIGCONT)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):

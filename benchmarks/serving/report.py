@@ -76,8 +76,8 @@ def goals(findings: Findings) -> list[Goal]:
         return []
     judged = []
     for concurrency, cell in ours.items():
-        best, peer = max((cells[concurrency].images_per_second, name) for name, cells in tables.items())
-        factor = cell.images_per_second / max(best, 1e-9)
+        _, peer = max((cells[concurrency].images_per_second, name) for name, cells in tables.items())
+        factor = _median_ratio(findings, peer, concurrency)
         least = PEER_FACTOR if concurrency >= 8 else 1.0
         judged.append(
             Goal(
@@ -121,6 +121,15 @@ def goals(findings: Findings) -> list[Goal]:
     return judged
 
 
+def _median_ratio(findings: Findings, peer: str, concurrency: int) -> float:
+    """confgate's images/s over the peer's, turn by turn: the two of a turn are seconds apart."""
+    ours, theirs = (
+        [result.images_per_second for result in findings.results[name] if result.concurrency == concurrency]
+        for name in (OURS, peer)
+    )
+    return statistics.median(a / max(b, 1e-9) for a, b in zip(ours, theirs, strict=False))
+
+
 def percentile(values: list[float], share: float) -> float:
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(len(ranked) * share / 100))]
@@ -149,8 +158,8 @@ def _lines(path: str) -> list[str]:
 def markdown(findings: Findings) -> str:
     facts = conditions(findings)
     lines = [
-        f"{facts['date']}, {facts['cpus']} cores of {facts['cpu']}, Python {facts['python']}; {facts['rounds']} "
-        f"interleaved rounds of {facts['seconds']:g} s a cell, medians; "
+        f"{facts['date']}, {facts['cpus']} cores of {facts['cpu']}, Python {facts['python']}; medians of "
+        f"{facts['rounds']} turns of {facts['seconds']:g} s; "
         f"ONNX Runtime threads: {facts['onnxruntime_threads']}; "
         f"other programs took {facts['busy_before']:.0%} of the CPUs just before.",
         "",

@@ -1,4 +1,7 @@
-"""The rounds: start, check, measure, end: one server after the other, again and again."""
+"""The rounds: all servers are up, and are woken and asked in turn for a second or two each, again and again.
+
+A shared machine may be half as fast in the next minute: what is to be compared is measured within seconds.
+"""
 
 import json
 import statistics
@@ -6,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ import numpy as np
 from benchmarks.serving.environments import InstallError, python_of, versions
 from benchmarks.serving.load import LoadError, Prober, Result, ask, drive, wait_until_ready
 from benchmarks.serving.network import bench_bundle
-from benchmarks.serving.processes import busy_share, running
+from benchmarks.serving.processes import awake, busy_share, running
 from benchmarks.serving.servers import CONFGATE, MAX_BATCH, ROOT, Job, Server, environment_of
 from service.bundle import load_bundle
 from service.gate import sigmoid
@@ -28,6 +32,7 @@ WARM_UP_SECONDS = 1
 SATURATED = 32  # so many requests at once keep the inference thread busy: from here on it can be held against the limit
 TOLERANCE = 1e-4
 LIVE = "/v2/health/live"
+PORTS_EACH = 10  # some servers open several
 
 
 @dataclass
@@ -47,6 +52,19 @@ class Findings:
     live_failures: list[str] = field(default_factory=list)
     servers: dict[str, dict[str, Any]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that is up, and its process."""
+
+    server: Server
+    job: Job
+    process: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.job.port}{self.server.path}"
 
 
 class Bench:
@@ -70,8 +88,7 @@ class Bench:
                 installed = versions(python_of(listed, self.cache))
                 server = tuned(self, listed, concurrencies) if tune else listed
             except (InstallError, LoadError) as error:
-                findings.failures[listed.name] = str(error)
-                print(f"{listed.name}: {error}", file=sys.stderr, flush=True)
+                _note_failure(listed, error, findings)
                 continue
             ready.append(server)
             package = server.packages[0].partition("==")[0] if server.packages else "confgate"
@@ -81,57 +98,75 @@ class Bench:
                 "settings": dict(server.settings),
                 "note": server.note,
             }
-        for number in range(rounds):
-            # Another one begins each round, so that no server is always the first on a rested machine.
-            first = number % max(1, len(ready))
-            order = [*ready[first:], *ready[:first]]
-            findings.bare += self.measure_bare([*concurrencies, *request_sizes])
-            for server in order:
-                if server.name not in findings.failures:
-                    try:
-                        self._measure(server, concurrencies, request_sizes, findings)
-                    except LoadError as error:
-                        findings.failures[server.name] = str(error)
-                        print(f"{server.name}: {error}", file=sys.stderr, flush=True)
+        with ExitStack() as servers_up:
+            up = self._start_all(ready, servers_up, findings)
+            for concurrency in concurrencies:
+                findings.bare += self.measure_bare([*concurrencies, *request_sizes])
+                for number in range(rounds):
+                    # Another one begins each turn, so that none always follows the same one.
+                    first = number % max(1, len(up))
+                    for one in [*up[first:], *up[:first]]:
+                        if one.server.name not in findings.failures:
+                            self._measure(one, concurrency, findings)
+            for one in up:
+                if one.server is CONFGATE:
+                    with awake(one.process):
+                        self._measure_alone(one, request_sizes, max(concurrencies), rounds, findings)
         return findings
 
-    def _measure(
-        self, server: Server, concurrencies: Sequence[int], request_sizes: Sequence[int], findings: Findings
-    ) -> None:
-        with self.started(server) as job_and_process:
-            job, process = job_and_process
-            url, body = f"http://127.0.0.1:{job.port}{server.path}", job.folder / "body"
-            limit_before = 0.0
-            for concurrency in concurrencies:
-                if server is CONFGATE and concurrency >= SATURATED and not limit_before:
-                    limit_before = self._limit()
-                result = drive(process, url, server.content_type, body, concurrency, self.seconds)
-                findings.results.setdefault(server.name, []).append(result)
-                print(_line(server.name, result), flush=True)
-                if limit_before:
-                    # A shared machine is faster in one minute than in the next: the limit is measured beside.
-                    limit_after = self._limit()
-                    share = result.images_per_second / max(limit_before, limit_after)
-                    findings.shares.setdefault(concurrency, []).append(share)
-                    limit_before = limit_after
-            if server is CONFGATE:
-                self._measure_request_sizes(job, process, request_sizes, findings)
-                with Prober(job.port, LIVE) as prober:
-                    drive(process, url, server.content_type, body, max(concurrencies), self.seconds)
-                findings.live_ms += prober.milliseconds
-                findings.live_failures += prober.failures
+    def _start_all(self, servers: Sequence[Server], stack: ExitStack, findings: Findings) -> "list[Running]":
+        """All of them, each on ports of its own; only the one that is asked is awake."""
+        up: list[Running] = []
+        for server in servers:
+            try:
+                up.append(stack.enter_context(self.started(server, self.port + PORTS_EACH * len(up))))
+                with awake(up[-1].process):
+                    pass  # and from here on it stands still until it is asked
+            except LoadError as error:
+                _note_failure(server, error, findings)
+        return up
 
-    def _measure_request_sizes(self, job: Job, process: int, sizes: Sequence[int], findings: Findings) -> None:
+    def _measure(self, one: "Running", concurrency: int, findings: Findings) -> None:
+        beside = one.server is CONFGATE and concurrency >= SATURATED
+        limits = [self._limit()] if beside else []
+        try:
+            result = self._drive(one, concurrency)
+        except LoadError as error:
+            _note_failure(one.server, error, findings)
+            return
+        findings.results.setdefault(one.server.name, []).append(result)
+        print(_line(one.server.name, result), flush=True)
+        if beside:
+            # A shared machine is faster in one minute than in the next: the limit is measured before and after.
+            limits.append(self._limit())
+            share = result.images_per_second / max(limits)
+            findings.shares.setdefault(concurrency, []).append(share)
+
+    def _drive(self, one: "Running", concurrency: int) -> Result:
+        body = one.job.folder / "body"
+        with awake(one.process):
+            return drive(one.process, one.url, one.server.content_type, body, concurrency, self.seconds)
+
+    def _measure_alone(
+        self, one: "Running", sizes: Sequence[int], concurrency: int, rounds: int, findings: Findings
+    ) -> None:
+        """What only confgate is asked: many images in one request, and whether it lives while it is saturated."""
+        self._measure_request_sizes(one, sizes, rounds, findings)
+        body = one.job.folder / "body"
+        with Prober(one.job.port, LIVE) as prober:
+            drive(one.process, one.url, one.server.content_type, body, concurrency, rounds * self.seconds)
+        findings.live_ms += prober.milliseconds
+        findings.live_failures += prober.failures
+
+    def _measure_request_sizes(self, one: "Running", sizes: Sequence[int], rounds: int, findings: Findings) -> None:
         """Many images in one request, at a concurrency that keeps the queue filled."""
         png = PNG.read_bytes()
         part = b'--x\r\nContent-Disposition: form-data; name="image"; filename="x"\r\n\r\n' + png + b"\r\n"
-        for size in sizes:
-            body = job.folder / f"form-{size}"
+        form = "multipart/form-data; boundary=x"
+        for _, size in product(range(rounds), sizes):
+            body = one.job.folder / f"form-{size}"
             body.write_bytes(part * size + b"--x--\r\n")
-            url = f"http://127.0.0.1:{job.port}{CONFGATE.path}"
-            concurrency = max(2, 64 // size)
-            form = "multipart/form-data; boundary=x"
-            result = drive(process, url, form, body, concurrency, self.seconds, images=size)
+            result = drive(one.process, one.url, form, body, max(2, 64 // size), self.seconds, images=size)
             findings.request_sizes.append(result)
             print(_line(f"confgate, {size} images a request", result), flush=True)
 
@@ -151,21 +186,21 @@ class Bench:
         return found
 
     @contextmanager
-    def started(self, server: Server) -> Iterator[tuple[Job, int]]:
+    def started(self, server: Server, port: int) -> Iterator["Running"]:
         """A server that is ready, warm, and was seen to answer rightly."""
         folder = (self.cache / "work" / server.name.lower().replace(" ", "-")).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        job = Job(python_of(server, self.cache), folder, self.bundle, self.port, self.threads)
+        job = Job(python_of(server, self.cache), folder, self.bundle, port, self.threads)
         png, log = PNG.read_bytes(), folder / "server.log"
         (folder / "body").write_bytes(server.body(png))
         command = server.command(job, server.settings)
         with running(command, environment_of(server, job), folder, log) as process:
             wait_until_ready(process, job.port, server.health, log)
             self._check(server, job, log)
-            url = f"http://127.0.0.1:{job.port}{server.path}"
-            drive(process.pid, url, server.content_type, folder / "body", 16, WARM_UP_SECONDS)
+            one = Running(server, job, process.pid)
+            drive(process.pid, one.url, server.content_type, folder / "body", 16, WARM_UP_SECONDS)
             self._check(server, job, log)
-            yield job, process.pid
+            yield one
 
     def _check(self, server: Server, job: Job, log: Path) -> None:
         status, answer = 0, b""
@@ -187,10 +222,9 @@ def tuned(bench: Bench, server: Server, concurrencies: Sequence[int], seconds: i
     best, found = 0.0, server
     for variant in server.variants:
         candidate, speeds = replace(server, settings=variant), []
-        with bench.started(candidate) as (job, process):
-            url = f"http://127.0.0.1:{job.port}{server.path}"
+        with bench.started(candidate, bench.port) as one:
             for concurrency in concurrencies:
-                result = drive(process, url, server.content_type, job.folder / "body", concurrency, seconds)
+                result = drive(one.process, one.url, server.content_type, one.job.folder / "body", concurrency, seconds)
                 speeds.append(max(result.images_per_second, 0.1))
         score = statistics.geometric_mean(speeds)
         told = ", ".join(f"{speed:.0f}" for speed in speeds)
@@ -198,6 +232,11 @@ def tuned(bench: Bench, server: Server, concurrencies: Sequence[int], seconds: i
         if score > best:
             best, found = score, candidate
     return found
+
+
+def _note_failure(server: Server, error: Exception, findings: Findings) -> None:
+    findings.failures[server.name] = str(error)
+    print(f"{server.name}: {error}", file=sys.stderr, flush=True)
 
 
 def _expected(bundle: Path) -> tuple[int, float]:
