@@ -80,18 +80,23 @@ def running(command: list[str], env: Mapping[str, str], folder: Path, log: Path)
             _end(process)
 
 
-@contextlib.contextmanager
-def awake(root: int) -> Iterator[None]:
-    """A process and its descendants run inside this block, and stand still from its end on.
+def stand_still(root: int) -> None:
+    """Stops a process and its descendants until they are `awake`.
 
     Some servers look for work without end while nobody asks them, and would take a core from the one that is measured.
     """
+    _signal_all(root, signal.SIGSTOP)
+
+
+@contextlib.contextmanager
+def awake(root: int) -> Iterator[None]:
+    """What stands still runs inside this block."""
     _signal_all(root, signal.SIGCONT)
     time.sleep(WAKING_SECONDS)
     try:
         yield
     finally:
-        _signal_all(root, signal.SIGSTOP)
+        stand_still(root)
 
 
 def _signal_all(root: int, sign: signal.Signals) -> None:

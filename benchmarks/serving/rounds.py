@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.serving.environments import InstallError, python_of, versions
 from benchmarks.serving.load import LoadError, Prober, Result, ask, drive, wait_until_ready
 from benchmarks.serving.network import bench_bundle
-from benchmarks.serving.processes import awake, busy_share, running
+from benchmarks.serving.processes import awake, busy_share, running, stand_still
 from benchmarks.serving.servers import CONFGATE, MAX_BATCH, ROOT, Job, Server, environment_of
 from service.bundle import load_bundle
 from service.gate import sigmoid
@@ -109,24 +109,23 @@ class Bench:
                         if one.server.name not in findings.failures:
                             self._measure(one, concurrency, findings)
             for one in up:
-                if one.server is CONFGATE:
+                if one.server is CONFGATE and one.server.name not in findings.failures:
                     with awake(one.process):
                         self._measure_alone(one, request_sizes, max(concurrencies), rounds, findings)
         return findings
 
-    def _start_all(self, servers: Sequence[Server], stack: ExitStack, findings: Findings) -> "list[Running]":
+    def _start_all(self, servers: Sequence[Server], stack: ExitStack, findings: Findings) -> list[Running]:
         """All of them, each on ports of its own; only the one that is asked is awake."""
         up: list[Running] = []
         for server in servers:
             try:
                 up.append(stack.enter_context(self.started(server, self.port + PORTS_EACH * len(up))))
-                with awake(up[-1].process):
-                    pass  # and from here on it stands still until it is asked
+                stand_still(up[-1].process)
             except LoadError as error:
                 _note_failure(server, error, findings)
         return up
 
-    def _measure(self, one: "Running", concurrency: int, findings: Findings) -> None:
+    def _measure(self, one: Running, concurrency: int, findings: Findings) -> None:
         beside = one.server is CONFGATE and concurrency >= SATURATED
         limits = [self._limit()] if beside else []
         try:
@@ -142,13 +141,13 @@ class Bench:
             share = result.images_per_second / max(limits)
             findings.shares.setdefault(concurrency, []).append(share)
 
-    def _drive(self, one: "Running", concurrency: int) -> Result:
+    def _drive(self, one: Running, concurrency: int) -> Result:
         body = one.job.folder / "body"
         with awake(one.process):
             return drive(one.process, one.url, one.server.content_type, body, concurrency, self.seconds)
 
     def _measure_alone(
-        self, one: "Running", sizes: Sequence[int], concurrency: int, rounds: int, findings: Findings
+        self, one: Running, sizes: Sequence[int], concurrency: int, rounds: int, findings: Findings
     ) -> None:
         """What only confgate is asked: many images in one request, and whether it lives while it is saturated."""
         self._measure_request_sizes(one, sizes, rounds, findings)
@@ -158,7 +157,7 @@ class Bench:
         findings.live_ms += prober.milliseconds
         findings.live_failures += prober.failures
 
-    def _measure_request_sizes(self, one: "Running", sizes: Sequence[int], rounds: int, findings: Findings) -> None:
+    def _measure_request_sizes(self, one: Running, sizes: Sequence[int], rounds: int, findings: Findings) -> None:
         """Many images in one request, at a concurrency that keeps the queue filled."""
         png = PNG.read_bytes()
         part = b'--x\r\nContent-Disposition: form-data; name="image"; filename="x"\r\n\r\n' + png + b"\r\n"
@@ -186,7 +185,7 @@ class Bench:
         return found
 
     @contextmanager
-    def started(self, server: Server, port: int) -> Iterator["Running"]:
+    def started(self, server: Server, port: int) -> Iterator[Running]:
         """A server that is ready, warm, and was seen to answer rightly."""
         folder = (self.cache / "work" / server.name.lower().replace(" ", "-")).resolve()
         folder.mkdir(parents=True, exist_ok=True)
