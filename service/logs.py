@@ -36,7 +36,7 @@ def line_of(created: float, level: str, message: str, fields: Mapping[str, objec
 
 @lru_cache(maxsize=1)
 def _second(whole: int) -> str:
-    """Many lines share one, and to write it out takes twice as long as the rest of a line."""
+    """Many lines share one, and to write it out takes about as long as the rest of a line."""
     return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
