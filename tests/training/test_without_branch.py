@@ -23,11 +23,9 @@ def test_it_is_the_baseline_bit_for_bit(reproduced, tmp_path):
 
 def test_what_is_not_its_baseline_is_refused(reproduced, tmp_path):
     """A run that has no branch, and one whose branch shaped the features, are told what to do instead."""
-    refused = {"compact-cifar10-baseline": "has no confidence branch", "compact-cifar10": "would not be the baseline"}
-    for name, message in refused.items():
-        run = reproduced.run(name)
-        if name == "compact-cifar10":
-            run = _that_shaped(run, tmp_path / "shaped")
+    shaped = _that_shaped(reproduced.run("compact-cifar10"), tmp_path / "shaped")
+    plain = reproduced.run("compact-cifar10-baseline")
+    for run, message in ((plain, "has no confidence branch"), (shaped, "would not be the baseline")):
         options = ("--out", tmp_path / "m" / "1", "--without-branch", "--data-root", reproduced.data)
         done = confgate_train("export", run, *options, check=False)
         assert done.returncode == 2
