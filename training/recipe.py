@@ -86,6 +86,8 @@ class Confidence(Section):
     enabled: bool = True
     branch_hidden: tuple[PositiveInt, ...] = ()
     branch_activation: Literal["relu", "gelu"] = "relu"
+    # "layers": beside the penultimate features also the mean of each channel of the layers before them.
+    branch_reads: Literal["features", "layers"] = "features"
     budget: PositiveFloat = 0.3
     hint_probability: float = Field(0.5, ge=0, le=1)
     hints_for: Literal["network", "branch"] = "network"  # whose loss a hint lowers; see `confidence_loss`
@@ -98,9 +100,9 @@ class Confidence(Section):
     hard_share: float = Field(0.0, ge=0, le=1)
 
     @property
-    def branch(self) -> tuple[tuple[int, ...], str]:
+    def branch(self) -> tuple[tuple[int, ...], str, bool]:
         """What `add_confidence_branch` takes."""
-        return self.branch_hidden, self.branch_activation
+        return self.branch_hidden, self.branch_activation, self.branch_reads == "layers"
 
 
 class Schedule(Section):

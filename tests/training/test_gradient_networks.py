@@ -34,6 +34,7 @@ NETWORKS: dict[str, Callable[[], Classifier]] = {
     # torch's newer exporter, which the product uses, takes seconds where the older one takes milliseconds.
     "compact, newer exporter": lambda: compact(10, SIZE, (8, 8, 8)),
     "densenet-bc, newer exporter": lambda: densenet_bc(10, SIZE, depth=10, growth=4),
+    "compact, branch reads layers, newer exporter": lambda: compact(10, SIZE, (8, 8, 8)),
 }
 
 
@@ -97,7 +98,8 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # on images this small, threads mostly wait for each other
     torch.manual_seed(0)
-    network = add_confidence_branch(NETWORKS[request.param](), (16,))
+    reads_layers = "reads layers" in request.param
+    network = add_confidence_branch(NETWORKS[request.param](), (16,), reads_layers=reads_layers)
     settle_batch_norms(network)
     if "newer exporter" in request.param:
         forward = export_network(network, MEAN, STD, SIZE)

@@ -2,7 +2,12 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
+
+from training.errors import RecipeError
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
 
 
 class Output(NamedTuple):
@@ -17,25 +22,64 @@ class Classifier(nn.Module):
         super().__init__()
         self.body, self.head, self.feature_width = body, head, feature_width
         self.branch: nn.Module | None = None
+        self.branch_reads_layers = False  # beside the features the mean of each channel of the layers before
         self.branch_shapes_features = True  # in training; false: its loss ends where the branch begins
 
     def forward(self, x: Tensor) -> Output:
-        features = self.body(x)
         if self.branch is None:
-            return Output(self.head(features), None)
-        read = features if self.branch_shapes_features else features.detach()
+            return Output(self.head(self.body(x)), None)
+        features, means = self._features_and_means(x) if self.branch_reads_layers else (self.body(x), [])
+        read = torch.cat([features, *means], dim=1) if means else features
+        if not self.branch_shapes_features:
+            read = read.detach()
         return Output(self.head(features), self.branch(read).squeeze(1))
 
+    def _features_and_means(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The body's output, and on the way to it the mean over each channel of every activation."""
+        assert isinstance(self.body, nn.Sequential)
+        means = []
+        for layer in self.body:
+            x = layer(x)
+            if _is_activation(layer):
+                means.append(x.mean(dim=(2, 3)))
+        return x, means
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
 
+def add_confidence_branch(
+    network: Classifier, hidden: tuple[int, ...] = (), activation: str = "relu", reads_layers: bool = False
+) -> Classifier:
+    """Adds fully connected layers from the penultimate features to one confidence logit; () is a single Linear.
 
-def add_confidence_branch(network: Classifier, hidden: tuple[int, ...] = (), activation: str = "relu") -> Classifier:
-    """Adds fully connected layers from the penultimate features to one confidence logit; () is a single Linear."""
+    With `reads_layers` they also see the mean of each channel of the layers before: what an image is made of, which the
+    features, learnt to tell classes apart, have mostly forgotten.
+    """
     layers: list[nn.Module] = []
-    width = network.feature_width
+    width = network.feature_width + (sum(_layer_widths(network)) if reads_layers else 0)
     for next_width in hidden:
         layers += [nn.Linear(width, next_width), ACTIVATIONS[activation]()]
         width = next_width
     network.branch = nn.Sequential(*layers, nn.Linear(width, 1))
+    network.branch_reads_layers = reads_layers
     return network
+
+
+def _is_activation(layer: nn.Module) -> bool:
+    return isinstance(layer, tuple(ACTIVATIONS.values()))
+
+
+def _layer_widths(network: Classifier) -> list[int]:
+    """How many channels each activation of the body has; a body that is no plain chain of convolutions is refused."""
+    chain = list(network.body) if isinstance(network.body, nn.Sequential) else []
+    widths: list[int] = []
+    channels = 0
+    for layer in chain:
+        if isinstance(layer, nn.Conv2d):
+            channels = layer.out_channels
+        if _is_activation(layer):
+            widths.append(channels)
+    if not widths or 0 in widths or any(list(layer.children()) for layer in chain):
+        raise RecipeError(
+            "confidence.branch_reads=layers is for networks that are a chain of convolutions and activations (compact, "
+            "vgg13). Use confidence.branch_reads=features."
+        )
+    return widths
