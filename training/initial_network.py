@@ -127,15 +127,18 @@ def _origin(path: Path) -> Origin | None:
         return None
     identity = json.loads(record.read_text())
     finished = (path.parent / "result.json").is_file()
-    return Origin(commands_of(identity), identity["splits"]["fingerprint"], finished)
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    return Origin(commands_of(identity, state), identity["splits"]["fingerprint"], finished)
 
 
-def commands_of(identity: dict[str, Any]) -> tuple[str, ...]:
+def commands_of(identity: dict[str, Any], checkpoint: dict[str, Any]) -> tuple[str, ...]:
     """The command of a run, after those of the runs whose weights it started from; their folders are RUN1, RUN2 …"""
     earlier = tuple((identity.get("init") or {}).get("made_by", ()))
     start = f" --init RUN{len(earlier)}/checkpoint.pt" if earlier else ""
+    # On a GPU that has it bfloat16 is the default; on a CPU it was asked for, and without it other weights come out.
+    precision = " --precision bf16" if checkpoint.get("execution", "cpu").startswith("cpu, bf16") else ""
     name, seed = identity["recipe"]["name"], identity["seed"]
-    return (*earlier, f"confgate-train fit {name} --seed {seed}{start} --out RUN{len(earlier) + 1}")
+    return (*earlier, f"confgate-train fit {name} --seed {seed}{start}{precision} --out RUN{len(earlier) + 1}")
 
 
 def keep_classifier(network: Classifier, pretrained: Pretrained | None, trained_on: str) -> None:

@@ -35,15 +35,16 @@ def read_run(folder: Path, data_root: Path) -> TrainedRun:
         raise RecipeError(f"{folder} holds no training run. Expected a folder written by 'confgate-train fit … --out'.")
     identity: dict[str, Any] = json.loads(record.read_text())
     recipe = parse_recipe(identity["recipe"])
+    state = torch.load(folder / "checkpoint.pt", map_location="cpu", weights_only=True)
     return TrainedRun(
         recipe=recipe,
         seed=identity["seed"],
-        network=_trained_network(folder, identity, recipe),
+        network=_trained_network(folder, state, identity, recipe),
         splits=_same_splits(recipe, identity, data_root),
         mean=identity["mean"],
         std=identity["std"],
         image_size=identity["image_size"],
-        made_by=commands_of(identity),
+        made_by=commands_of(identity, state),
     )
 
 
@@ -62,9 +63,8 @@ def without_branch(run: TrainedRun) -> TrainedRun:
     return replace(run, branch_left_out=True)
 
 
-def _trained_network(folder: Path, identity: dict[str, Any], recipe: Recipe) -> Classifier:
+def _trained_network(folder: Path, state: dict[str, Any], identity: dict[str, Any], recipe: Recipe) -> Classifier:
     """The network to serve: the moving average of the weights where one was kept."""
-    state = torch.load(folder / "checkpoint.pt", map_location="cpu", weights_only=True)
     total_steps = identity["splits"]["sizes"]["train"] // recipe.optimiser.batch_size * recipe.optimiser.epochs
     if state["step"] < total_steps:
         raise RecipeError(

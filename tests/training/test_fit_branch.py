@@ -9,6 +9,7 @@ import torch
 from tests.training.command_line import write_set
 from training.data import splits_for
 from training.errors import RecipeError
+from training.execution import choose_execution
 from training.fit import Run
 from training.recipe import load_recipe
 from training.trained_run import read_run
@@ -20,9 +21,10 @@ def ignored(_report):
     pass
 
 
-def run_of(recipe_name, root, out, *changes, init=None):
+def run_of(recipe_name, root, out, *changes, init=None, precision="fp32"):
     recipe = load_recipe(recipe_name, [*COMMON, "optimiser.batch_size=20", "optimiser.epochs=2", *changes])
-    run = Run(recipe, splits_for(recipe.data, root), 0, out, init=init)
+    execution = choose_execution("cpu", precision)
+    run = Run(recipe, splits_for(recipe.data, root), 0, out, init=init, execution=execution)
     run.resume()
     return run
 
@@ -98,13 +100,13 @@ def test_hard_images_do_not_count_against_the_budget(classifier, tmp_path):
 
 
 def test_a_run_tells_what_it_started_from(classifier, tmp_path):
-    """The card can name both commands, in their order."""
+    """The card can name both commands, in their order, and the precision that either was given."""
     root, first = classifier
-    run = run_of("compact-cifar10-branch", root, tmp_path / "run", init=first / "checkpoint.pt")
+    run = run_of("compact-cifar10-branch", root, tmp_path / "run", init=first / "checkpoint.pt", precision="bf16")
     run.train(ignored, ignored)
     assert read_run(tmp_path / "run", root).made_by == (
         "confgate-train fit compact-cifar10-baseline --seed 0 --out RUN1",
-        "confgate-train fit compact-cifar10-branch --seed 0 --init RUN1/checkpoint.pt --out RUN2",
+        "confgate-train fit compact-cifar10-branch --seed 0 --init RUN1/checkpoint.pt --precision bf16 --out RUN2",
     )
     assert json.loads((tmp_path / "run" / "run.json").read_text())["init"]["file"] == "checkpoint.pt"
 

@@ -11,7 +11,7 @@ from training.batches import Plan, make_batches
 from training.data import LabelledImages, splits_for
 from training.epoch_summary import EpochSummary, StepTotals
 from training.errors import RecipeError
-from training.execution import choose_execution
+from training.execution import choose_execution, faster_precision
 from training.fit import Run
 from training.fit_command import FitOptions, next_command
 from training.initial_network import load_pretrained
@@ -43,6 +43,22 @@ def test_cuda_that_is_not_there_is_refused():
     with pytest.raises(RecipeError, match="torch sees no CUDA device"):
         choose_execution("cuda", cuda=False)
     assert choose_execution("cuda", "fp32", local_rank=1, cuda=True).device == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize(
+    ("precision", "able", "told"),
+    [
+        ("auto", {"avx512_bf16": True}, True),
+        ("auto", {"amx_bf16": True}, True),
+        ("auto", {"avx2": True, "avx512_bf16": False}, False),
+        ("bf16", {"avx512_bf16": True}, False),
+    ],
+)
+def test_whoever_could_train_faster_is_told(precision, able, told):
+    """A CPU that computes in bfloat16 is named where it is not used so; it is never used so unasked."""
+    advice = faster_precision(choose_execution("cpu", precision, cuda=False), able)
+    assert (advice is not None and "--precision bf16" in advice) is told
+    assert faster_precision(choose_execution("auto", "fp32", cuda=True), {"avx512_bf16": True}) is None
 
 
 def ignored(_report):
