@@ -5,6 +5,7 @@ What a session says of its device is what ONNX Runtime reports after opening it,
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ ActiveDevice = Literal["cuda", "cpu"]
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 # TF32 would round the scores away from those the thresholds were calibrated on.
 CUDA_OPTIONS = {"use_tf32": "0"}
+EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 # ONNX Runtime's exceptions have no base of their own, so each kind (Fail, InvalidGraph, …) is listed.
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (
     *(kind for kind in vars(_state).values() if isinstance(kind, type) and issubclass(kind, Exception)),
@@ -79,7 +81,7 @@ def open_session(
 ) -> OnnxSession:
     """Opens a bundle's graph, checks it against the contract, and warms up every batch size it will pad to."""
     wanted = choose_providers(device, onnxruntime.get_available_providers())
-    runtime = _open(bundle, graph, wanted, threads)
+    runtime = open_runtime(bundle, bundle.graph_path(graph), wanted, threads)
     providers = runtime.get_providers()
     active = active_device(device, providers)
     _check_tensors(bundle, graph, runtime)
@@ -91,7 +93,7 @@ def open_session(
         runtime=runtime,
         device=active,
         providers=providers,
-        outputs=tuple(_expected_outputs(bundle, graph)),
+        outputs=tuple(expected_outputs(bundle, graph)),
         constants=constants,
         buckets=_buckets(max_batch) if active == "cuda" else (),
     )
@@ -123,7 +125,8 @@ def active_device(requested: Device, reported: Sequence[str]) -> ActiveDevice:
     return "cpu"
 
 
-def _open(bundle: Bundle, graph: GraphName, providers: list[Any], threads: int) -> Any:
+def open_runtime(bundle: Bundle, graph: Path | bytes, providers: list[Any], threads: int) -> Any:
+    """Opens a graph of the bundle, or one that was made from it and finds its weights in the bundle's folder."""
     if providers != [CPU] and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip put them
     options = onnxruntime.SessionOptions()
@@ -133,14 +136,19 @@ def _open(bundle: Bundle, graph: GraphName, providers: list[Any], threads: int) 
     # Spinning threads would take that CPU away again between two batches.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    path = bundle.graph_path(graph)
+    if isinstance(graph, bytes):
+        # Bytes have no folder of their own. ONNX Runtime knows this setting since 1.21.
+        options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(bundle.folder.absolute()))
+    path = bundle.folder if isinstance(graph, bytes) else graph
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=providers)
+        return onnxruntime.InferenceSession(
+            graph if isinstance(graph, bytes) else str(graph), options, providers=providers
+        )
     except RUNTIME_ERRORS as error:
         raise BundleError(path, "graph", f"what ONNX Runtime refuses ({error})", "an ONNX graph") from error
 
 
-def _expected_outputs(bundle: Bundle, graph: GraphName) -> dict[str, list[int | str]]:
+def expected_outputs(bundle: Bundle, graph: GraphName) -> dict[str, list[int | str]]:
     """Output names and shapes; a name in a shape stands for any size."""
     manifest = bundle.manifest
     outputs: dict[str, list[int | str]] = {"logits": ["N", len(manifest.labels)]}
@@ -160,7 +168,7 @@ def _check_tensors(bundle: Bundle, graph: GraphName, runtime: Any) -> None:
     inputs = {"image": ("tensor(uint8)", ["N", size.height, size.width, 3])}
     if graph == "perturbed":
         inputs["epsilon"] = ("tensor(float)", [])
-    outputs = {name: ("tensor(float)", shape) for name, shape in _expected_outputs(bundle, graph).items()}
+    outputs = {name: ("tensor(float)", shape) for name, shape in expected_outputs(bundle, graph).items()}
     path = bundle.graph_path(graph)
     for kind, expected, tensors in (
         ("input", inputs, runtime.get_inputs()),

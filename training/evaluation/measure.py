@@ -145,6 +145,7 @@ def measure_network(
     rows = []
     for method in (m for m in METHODS if m.role == role and m.score in scores.names):
         epsilons = _epsilons(method.score, scores, calibration, sets, choice)
+        _prepare_chosen(scores, (calibration, test), sets, epsilons)
         for one in sets:
             epsilon = epsilons[one.name]
             held_in = scores.of(method.score, [calibration], epsilon)
@@ -208,11 +209,27 @@ def best_epsilon(
     score: ScoreName, scores: NetworkScores, calibration: ImageSet, outside: tuple[ImageSet, ...]
 ) -> float:
     """The ε of least detection error between calibration images of both kinds; of equally good ones the smallest."""
+    for images in (calibration, *outside):
+        scores.outputs.prepare(images, EPSILONS)
     errors = [
         detection_error(scores.of(score, [calibration], epsilon), scores.of(score, outside, epsilon)).detection_error
         for epsilon in EPSILONS
     ]
     return EPSILONS[int(np.argmin(errors))]
+
+
+def _prepare_chosen(
+    scores: NetworkScores, own: tuple[ImageSet, ...], sets: tuple[Outside, ...], epsilons: dict[str, float | None]
+) -> None:
+    """Moves images that several sets of the table need, by all their ε together: that is less work than one by one."""
+    together: dict[str, tuple[ImageSet, set[float]]] = {}
+    for one in sets:
+        epsilon = epsilons[one.name]
+        if epsilon is not None:
+            for images in (*own, *one.calibration, *one.test):
+                together.setdefault(images.name, (images, set()))[1].add(epsilon)
+    for images, wanted in together.values():
+        scores.outputs.prepare(images, wanted)
 
 
 def _thresholds(

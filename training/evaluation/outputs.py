@@ -5,8 +5,8 @@ are the graph's outputs, not scores, so that a score that is added later needs n
 """
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from zipfile import BadZipFile
@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from service.bundle import Bundle, GraphName
 from service.cpus import usable_cpus
 from service.gate import Outputs
+from service.preprocess import Pixels
 from service.session import CPU, Device, OnnxSession, choose_providers, open_session
 from training.data import Images
 from training.data_folder import FolderImages
 from training.evaluate import as_served
+from training.evaluation.moved_images import MovedImages, open_moved_images
 
 BATCHES: dict[GraphName, int] = {
     "forward": 250,
@@ -29,6 +31,7 @@ BATCHES: dict[GraphName, int] = {
     "perturbed": 50,
 }
 HASHED_AT_ONCE = 250
+Kept = dict[str, NDArray[np.float32]]
 Progress = Callable[[str, int, int], None]  # what is computed, images done, images in all
 
 
@@ -63,30 +66,47 @@ class BundleOutputs:
     folder: Path
     device: Device = "auto"
     progress: Progress = silent
-    _sessions: dict[GraphName, OnnxSession] = field(default_factory=dict)
-    _memory: dict[Path, dict[str, NDArray[np.float32]]] = field(default_factory=dict)
+    _memory: dict[Path, Kept] = field(default_factory=dict)
 
     def clean(self, images: ImageSet) -> Outputs:
         """Outputs of the forward graph."""
-        return self._outputs("forward", images, None)
+        path = self._path("forward", images, None)
+        if not self._is_kept(path, images):
+            batches = self._batches("forward", images, images.name)
+            self._keep(path, [self._forward.run(batch) for batch in batches])
+        return self._memory[path]
 
     def preprocessed(self, images: ImageSet, epsilon: float) -> Outputs:
         """The output that only the perturbed graph has, for images moved by ε; by nothing, it is the clean one."""
         if epsilon == 0:
             return {f"{name}_preprocessed": rows for name, rows in self.clean(images).items()}
-        return self._outputs("perturbed", images, epsilon)
+        self.prepare(images, [epsilon])
+        return self._memory[self._path("perturbed", images, epsilon)]
 
-    def _outputs(self, graph: GraphName, images: ImageSet, epsilon: float | None) -> Outputs:
-        path = self.folder / self._file_name(graph, images, epsilon)
+    def prepare(self, images: ImageSet, epsilons: Iterable[float]) -> None:
+        """Computes `preprocessed` for several ε in one pass over the images, which finds their direction once."""
+        paths = {epsilon: self._path("perturbed", images, epsilon) for epsilon in sorted(set(epsilons) - {0})}
+        missing = [epsilon for epsilon, path in paths.items() if not self._is_kept(path, images)]
+        if not missing:
+            return
+        what = f"{images.name}, ε = {', '.join(f'{epsilon:g}' for epsilon in missing)}"
+        parts = [self._moved.run(batch, missing) for batch in self._batches("perturbed", images, what)]
+        for epsilon, of_epsilon in zip(missing, zip(*parts, strict=True), strict=True):
+            self._keep(paths[epsilon], of_epsilon)
+
+    def _is_kept(self, path: Path, images: ImageSet) -> bool:
         if path not in self._memory:
             found = _read(path, len(images))
-            if found is None:
-                found = self._compute(graph, images, epsilon)
-                _write(path, found)
-            self._memory[path] = found
-        return self._memory[path]
+            if found is not None:
+                self._memory[path] = found
+        return path in self._memory
 
-    def _file_name(self, graph: GraphName, images: ImageSet, epsilon: float | None) -> str:
+    def _keep(self, path: Path, parts: Sequence[Outputs]) -> None:
+        outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        _write(path, outputs)
+        self._memory[path] = outputs
+
+    def _path(self, graph: GraphName, images: ImageSet, epsilon: float | None) -> Path:
         digest = hashlib.sha256()
         manifest = self.bundle.manifest
         for file in (manifest.graphs[graph], *manifest.external_data):
@@ -97,31 +117,26 @@ class BundleOutputs:
         digest.update(repr((manifest.input.model_dump_json(), epsilon, on_cpu)).encode())
         set_name = "".join(c if c.isalnum() else "-" for c in images.name)
         moved = "" if epsilon is None else f"-epsilon-{epsilon:g}"
-        return f"{manifest.name}-{manifest.version}/{set_name}{moved}-{digest.hexdigest()[:16]}.npz"
+        name = f"{set_name}{moved}-{digest.hexdigest()[:16]}.npz"
+        return self.folder / f"{manifest.name}-{manifest.version}" / name
 
-    def _compute(self, graph: GraphName, images: ImageSet, epsilon: float | None) -> dict[str, NDArray[np.float32]]:
-        session = self._session(graph)
-        wanted = session.outputs
-        if epsilon is not None:
-            session = replace(session, constants={"epsilon": np.asarray(epsilon, np.float32)})
-            wanted = tuple(name for name in wanted if name.endswith("_preprocessed"))
-        what = images.name if epsilon is None else f"{images.name}, ε = {epsilon:g}"
-        parts: list[Outputs] = []
+    def _batches(self, graph: GraphName, images: ImageSet, what: str) -> Iterator[Pixels]:
         for start in range(0, len(images), BATCHES[graph]):
             self.progress(what, start, len(images))
-            batch = as_served(images.images[start : start + BATCHES[graph]], self.bundle.manifest.input)
-            parts.append(session.run(batch))
+            yield as_served(images.images[start : start + BATCHES[graph]], self.bundle.manifest.input)
         self.progress(what, len(images), len(images))
-        return {name: np.concatenate([part[name] for part in parts]) for name in wanted}
 
-    def _session(self, graph: GraphName) -> OnnxSession:
-        if graph not in self._sessions:
-            # All CPUs: unlike a server, an evaluation has nothing else to do meanwhile.
-            self._sessions[graph] = open_session(self.bundle, graph, self.device, usable_cpus(), BATCHES[graph])
-        return self._sessions[graph]
+    @cached_property
+    def _forward(self) -> OnnxSession:
+        # All CPUs: unlike a server, an evaluation has nothing else to do meanwhile.
+        return open_session(self.bundle, "forward", self.device, usable_cpus(), BATCHES["forward"])
+
+    @cached_property
+    def _moved(self) -> MovedImages:
+        return open_moved_images(self.bundle, self.device, usable_cpus(), BATCHES["perturbed"])
 
 
-def _read(path: Path, images: int) -> dict[str, NDArray[np.float32]] | None:
+def _read(path: Path, images: int) -> Kept | None:
     """What was kept, or None: a file that is cut off or of another length is computed again."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
@@ -131,7 +146,7 @@ def _read(path: Path, images: int) -> dict[str, NDArray[np.float32]] | None:
     return kept if kept and all(len(rows) == images for rows in kept.values()) else None
 
 
-def _write(path: Path, outputs: dict[str, NDArray[np.float32]]) -> None:
+def _write(path: Path, outputs: Kept) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
