@@ -11,7 +11,8 @@ def trained_card(manifest: Manifest, run: TrainedRun, parity: float, epsilon_how
     recipe, sizes = run.recipe, run.splits.sizes
     branch = recipe.confidence
     confidence = (
-        f"a confidence branch (hidden layers {list(branch.branch_hidden)}, budget β = {branch.budget:g}, hints for "
+        f"a confidence branch on its {branch.branch_reads} (hidden layers "
+        f"{list(branch.branch_hidden)}, budget β = {branch.budget:g}, hints for "
         f"{branch.hint_probability:.0%} of samples)"
         if run.network.branch is not None
         else "no confidence branch"

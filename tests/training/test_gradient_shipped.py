@@ -15,8 +15,8 @@ from training.gradient import input_gradient
 from training.networks import add_confidence_branch, compact
 
 ROOT = Path(__file__).parents[2]
-# The hidden layers of each version's branch, and their activation.
-BRANCHES = {1: ((128,), "relu"), 2: ((256, 256), "gelu")}
+# The hidden layers of each version's branch, their activation, and whether it reads all layers.
+BRANCHES = {1: ((128,), "relu"), 3: ((512, 256, 128), "gelu", True)}
 EPSILON = 0.002
 COUNT = 16
 
