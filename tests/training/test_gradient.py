@@ -97,14 +97,14 @@ def test_clean_outputs_are_those_of_the_forward_graph(forward: onnx.ModelProto) 
     x = torch.randn(5, 3, 8, 8).numpy()
     clean, both = run(forward, normalised=x), run(add_input_preprocessing(forward), normalised=x, epsilon=epsilon(0.1))
     for name in clean:
-        np.testing.assert_allclose(both[name], clean[name], rtol=1e-6)
+        np.testing.assert_allclose(both[name], clean[name], rtol=1e-6, atol=1e-6)
 
 
 def test_epsilon_zero_changes_nothing_and_a_small_one_raises_the_score(forward: onnx.ModelProto) -> None:
     """The perturbation goes towards a higher confidence, as far as epsilon says."""
     x, graph = torch.randn(5, 3, 8, 8).numpy(), add_input_preprocessing(forward)
     still = run(graph, normalised=x, epsilon=epsilon(0))
-    np.testing.assert_allclose(still["confidence_logit_preprocessed"], still["confidence_logit"], rtol=1e-6)
+    np.testing.assert_allclose(still["confidence_logit_preprocessed"], still["confidence_logit"], rtol=1e-6, atol=1e-6)
     moved = run(graph, normalised=x, epsilon=epsilon(1e-3))
     assert (moved["confidence_logit_preprocessed"] > moved["confidence_logit"]).all()
 

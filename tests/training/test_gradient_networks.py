@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -110,38 +111,50 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     torch.set_num_threads(threads)
 
 
-def compare(pair: Pair, images: np.ndarray, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Per image: |c̃ − c̃ of torch| as logits, and the share of signs that differ. `dtype` is what torch computes in."""
+class Compared(NamedTuple):
+    """Per image. Differences are of the preprocessed logit."""
+
+    from_autograd: np.ndarray  # |c̃ − c̃ of torch|
+    from_same_step: np.ndarray  # |c̃ − what torch says of the image moved by the graph's own signs|
+    other_signs: np.ndarray  # the share of signs that differ
+
+
+def compare(pair: Pair, images: np.ndarray, dtype: torch.dtype) -> Compared:
+    """The graph beside torch; `dtype` is what torch computes in."""
     x = normalised(images).to(dtype)
     score = pair.score.to(dtype)
     direction = autograd(score, x).sign()
+    signs = np.sign(run(pair.gradient, image=images)["gradient"])
     with torch.no_grad():
         clean, expected = score(x).numpy(), score(x + EPSILON * direction).numpy()
+        same_step = score(x + EPSILON * torch.from_numpy(signs).to(dtype)).numpy()
     pair.score.float()
     found = run(pair.preprocessed, image=images, epsilon=np.array(EPSILON, np.float32))
-    signs = np.sign(run(pair.gradient, image=images)["gradient"])
     np.testing.assert_allclose(found["confidence_logit"], clean, rtol=1e-4, atol=1e-4)
     # The preprocessing has moved the score by far more than the tolerance, else agreement would mean little.
     assert np.abs(expected - clean).max() > 1e-3
-    return (
-        np.abs(found["confidence_logit_preprocessed"] - expected),
-        (signs != direction.numpy()).reshape(len(images), -1).mean(1),
-    )
+    preprocessed = found["confidence_logit_preprocessed"]
+    other_signs = (signs != direction.numpy()).reshape(len(images), -1).mean(1)
+    return Compared(np.abs(preprocessed - expected), np.abs(preprocessed - same_step), other_signs)
 
 
 @pytest.mark.parametrize("batch", [1, 16])
 def test_preprocessed_confidence_equals_autograds(pair: Pair, batch: int) -> None:
     """At both batch sizes, on different images, c̃ is that of torch in float64, and fewer than 0.1 % of signs differ."""
-    differences, mismatches = compare(pair, noise_images(batch, seed=100 + batch), torch.float64)
-    assert differences.max() <= 1e-4
-    assert mismatches.mean() < 1e-3
+    compared = compare(pair, noise_images(batch, seed=100 + batch), torch.float64)
+    assert compared.from_same_step.max() <= 1e-4
+    assert compared.other_signs.mean() < 1e-3
+    # Where two values that a max pool or ReLU compares are equal but for rounding, float32 may take the other one, and
+    # with it other signs for some pixels of that image: how often depends on the CPU. All other images agree.
+    assert (compared.from_autograd[compared.other_signs == 0] <= 1e-4).all()
+    assert np.median(compared.from_autograd) <= 1e-4
 
 
 def test_ties_of_flat_images_are_broken_as_in_torch(pair: Pair) -> None:
     """On images of one colour most max pools see equal values, and the first of them gets the gradient."""
     # Not on every image: where rounding sets equal values apart, the last bit decides, in torch as well as here: on
     # flat images, torch in float64 and torch in float32 disagree with each other too. Hence medians.
-    differences, mismatches = compare(pair, flat_images(16, seed=3), torch.float32)
-    assert np.median(differences) <= 1e-4
-    assert np.median(mismatches) < 1e-3
-    assert mismatches.mean() < 1e-2
+    compared = compare(pair, flat_images(16, seed=3), torch.float32)
+    assert np.median(compared.from_autograd) <= 1e-4
+    assert np.median(compared.other_signs) < 1e-3
+    assert compared.other_signs.mean() < 1e-2
