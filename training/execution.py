@@ -75,8 +75,10 @@ def faster_precision(execution: Execution, capabilities: Mapping[str, object] | 
 
     Not chosen by itself: the weights would then depend on the kind of CPU that a training happens to run on.
     """
-    able = torch.cpu.get_capabilities() if capabilities is None else capabilities
-    if execution.bf16 or execution.device.type != "cpu" or not (able.get("avx512_bf16") or able.get("amx_bf16")):
+    if capabilities is None:
+        capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch does not tell
+    able = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
+    if execution.bf16 or execution.device.type != "cpu" or not able:
         return None
     return "this CPU computes in bfloat16: --precision bf16 trains about 1.7 × as fast (measured with compact)"
 
