@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
+from service.session import EXTERNAL_DATA_FOLDER
 from training.augment import normalise
 from training.errors import ExportError
 from training.graph_progress import images_done
@@ -125,11 +126,18 @@ def _forget_traces(model: onnx.ModelProto) -> None:
         del initializer.metadata_props[:]
 
 
-def open_graph(model: onnx.ModelProto | Path, threads: int = 0) -> onnxruntime.InferenceSession:
-    """A CPU session for calibration and evaluation, before there is a bundle to open through the service."""
+def open_graph(
+    model: onnx.ModelProto | Path, threads: int = 0, weights_in: Path | None = None
+) -> onnxruntime.InferenceSession:
+    """A CPU session for calibration and evaluation, before there is a bundle to open through the service.
+
+    `weights_in` is the folder of the weights that a model in memory has in a file of their own.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if weights_in is not None:
+        options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(weights_in.absolute()))
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 

@@ -18,10 +18,11 @@ from tests.training.conftest import LIMIT
 from training.evaluation import outputs as outputs_module
 from training.evaluation.inside import inside_of
 from training.evaluation.measure import NetworkScores, best_epsilon, measure_network
-from training.evaluation.moved_images import MovedImages, open_moved_images
 from training.evaluation.outputs import BATCHES, BundleOutputs, ImageSet
 from training.evaluation.outside import load_sets
+from training.export import open_graph, run_graph
 from training.gradient.cut import cut_at_direction
+from training.moved_images import MovedImages, moved_images_of, open_moved_images
 from training.preprocessing import EPSILONS
 
 BRANCH, BASELINE = "compact-cifar10", "compact-cifar10-baseline"
@@ -66,6 +67,20 @@ def test_shipped_bundles_can_be_cut(tmp_path, name):
     assert bundle.manifest.external_data
     assert opened(bundle).finding is not None
     assert_answers_are_those_of_the_whole_graph(bundle, tmp_path, noise(3, bundle.manifest.input.width))
+
+
+def test_a_graph_without_its_bundle_answers_alike(reproduced):
+    """What calibration opens, a model in memory or a file with its weights beside it, answers as the whole graph."""
+    for bundle in (load_bundle(reproduced.bundle(BASELINE)), load_bundle(SHIPPED / "cifar10/3")):
+        path = bundle.graph_path("perturbed")
+        images = noise(3, bundle.manifest.input.width).images
+        whole = open_graph(path)
+        for moved in (moved_images_of(path), moved_images_of(onnx.load(path))):
+            assert moved.finding is not None
+            for epsilon, found in zip(EPSILONS, moved.run(images, EPSILONS), strict=True):
+                expected = run_graph(whole, images, epsilon=epsilon)
+                for name, rows in found.items():
+                    np.testing.assert_array_equal(rows, expected[name])
 
 
 @dataclass
@@ -182,6 +197,7 @@ def test_a_graph_that_cannot_be_cut_runs_whole(
     assert (cut_at_direction(model, ["confidence_logit_preprocessed"]) is not None) == is_cut
     bundle = with_perturbed_graph(own, model.SerializeToString(), tmp_path)
     assert opened(bundle).finding is None
+    assert moved_images_of(bundle.graph_path("perturbed")).finding is None
     assert_answers_are_those_of_the_whole_graph(bundle, tmp_path / "scores", noise(20))
 
 

@@ -9,6 +9,7 @@ from service.gate import score_images
 from training.errors import ExportError
 from training.export import export_network, open_graph, run_graph
 from training.metrics import detection_error
+from training.moved_images import moved_images_of
 from training.networks import add_confidence_branch, compact
 from training.preprocessing import (
     EPSILONS,
@@ -74,10 +75,11 @@ def test_wrong_answers_for_the_clean_image_are_refused(images, output):
 def test_chosen_epsilon_has_the_least_detection_error_of_the_grid(branch, images):
     """No ε of the grid separates right from wrong answers better than the chosen one."""
     network = network_with(branch)
-    session = open_graph(perturbed_graph(export_network(network, MEAN, STD, 16)))
+    perturbed = perturbed_graph(export_network(network, MEAN, STD, 16))
+    session = open_graph(perturbed)
     right = np.random.default_rng(1).random(len(images)) < 0.6
     score = preprocessed_score(network)
-    chosen = choose_epsilon(session, score, images, right)
+    chosen = choose_epsilon(moved_images_of(perturbed), score, images, right)
     errors = {}
     for epsilon in EPSILONS:
         values = score_images(score, run_graph(session, images, epsilon=epsilon), ODIN_TEMPERATURE)
@@ -89,11 +91,12 @@ def test_chosen_epsilon_has_the_least_detection_error_of_the_grid(branch, images
 def test_epsilon_chosen_on_outside_images_has_the_least_detection_error(branch, images):
     """No ε of the grid separates the images from those of two other sets together better than the chosen one."""
     network = network_with(branch)
-    session = open_graph(perturbed_graph(export_network(network, MEAN, STD, 16)))
+    perturbed = perturbed_graph(export_network(network, MEAN, STD, 16))
+    session = open_graph(perturbed)
     random = np.random.default_rng(1)
     outside = [random.integers(0, high, (20, 16, 16, 3), dtype=np.uint8) for high in (60, 200)]
     score = preprocessed_score(network)
-    chosen = choose_epsilon_outside(session, score, images, outside)
+    chosen = choose_epsilon_outside(moved_images_of(perturbed), score, images, outside)
     errors = {}
     for epsilon in EPSILONS:
         inside, *others = (

@@ -20,15 +20,13 @@ from training.evaluation.inside import Inside, spread_indices
 from training.evaluation.outputs import BundleOutputs, ImageSet
 from training.evaluation.outside import Outside
 from training.metrics import detection_error, detection_error_at, detection_metrics
-from training.preprocessing import EPSILONS
+from training.preprocessing import EPSILON_IMAGES, EPSILONS
 from training.scores import needs_perturbed_graph, scores_of
 
 NetworkRole = Literal["baseline", "branch"]
 # per-set: the paper's way, one ε for each out-of-distribution set; per-model: one for all of them together;
 # bundle: the one the bundle holds, which is what is served.
 EpsilonChoice = Literal["per-set", "per-model", "bundle"]
-# Of the model's own calibration images, as many as of each other set: the grid search is the dearest part.
-EPSILON_IMAGES = 1_000
 
 
 @dataclass(frozen=True)

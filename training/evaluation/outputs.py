@@ -23,7 +23,7 @@ from service.session import CPU, Device, OnnxSession, choose_providers, open_ses
 from training.data import Images
 from training.data_folder import FolderImages
 from training.evaluate import as_served
-from training.evaluation.moved_images import MovedImages, open_moved_images
+from training.moved_images import MovedImages, open_moved_images
 
 BATCHES: dict[GraphName, int] = {
     "forward": 250,
