@@ -2,7 +2,7 @@
 
 confgate serve --models models --port 8000
 confgate predict cat.png dog.jpg
-confgate bundle inspect models/cifar10/3
+confgate bundle inspect models/cifar10/4
 confgate keys new alice
 """
 
