@@ -20,6 +20,7 @@ INK, QUIET, GRID = "#22262b", "#6b7280", "#e5e7eb"
 GREEN, ORANGE, PURPLE, BLUE = "#15803d", "#d97706", "#7c3aed", "#1d4ed8"
 AMBER, RED = "#f59e0b", "#dc2626"
 LEAST_FOR_A_POINT = 30  # images in a window whose accuracy is drawn
+LABEL_WIDTH = 0.4  # of the time axis, for the words beneath a curve
 THUMBNAILS = 12
 FOOTNOTE_WIDTH = 165  # characters in a line as wide as the picture
 
@@ -126,8 +127,9 @@ def _draw_accuracy(axis: Axes, windows: Sequence[tuple[Reading, Tally]]) -> None
         (plain, ORANGE, "everything, with no gate"),
     ):
         axis.plot(at, values, color=colour, linewidth=2)
+        beneath = values[at >= at[-1] * (1 - LABEL_WIDTH)].min()  # the curve, wherever the words are
         axis.text(
-            at[-1], values[-1] - 0.05, f"{words}: {percent(float(values[-1]), 0)} at the end",
+            at[-1], max(beneath - 0.04, 0.12), f"{words}: {percent(float(values[-1]), 0)} at the end",
             color=colour, fontsize=10, fontweight="bold", ha="right", va="top",
         )  # fmt: skip
 
