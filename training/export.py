@@ -30,6 +30,9 @@ OPSET = 18
 NORMALISED = "normalised"
 PARITY_BATCHES = (1, 2, 7, 32)
 TOLERANCE = 1e-4
+FORWARD_BATCH = 250
+# The backward pass holds every activation of the batch: of WRN-28-10 about 50 MB an image.
+PERTURBED_BATCH = 50
 
 
 class _NamedOutputs(nn.Module):
@@ -143,10 +146,14 @@ def open_graph(
 
 
 def run_graph(
-    session: onnxruntime.InferenceSession, images: NDArray[np.uint8], batch: int = 250, epsilon: float | None = None
+    session: onnxruntime.InferenceSession,
+    images: NDArray[np.uint8],
+    batch: int | None = None,
+    epsilon: float | None = None,
 ) -> dict[str, NDArray[np.float32]]:
     """Every output for every image, a batch at a time; a perturbed graph needs its ε."""
     names = [output.name for output in session.get_outputs()]
+    batch = batch or (FORWARD_BATCH if epsilon is None else PERTURBED_BATCH)
     constants = {} if epsilon is None else {"epsilon": np.asarray(epsilon, np.float32)}
     parts = []
     for start in range(0, len(images), batch):

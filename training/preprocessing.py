@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from service.gate import Floats, ScoreName, score_images, sigmoid
 from training.augment import normalise
 from training.errors import ExportError
-from training.export import PARITY_BATCHES, TOLERANCE, check_parity, open_graph, run_graph
+from training.export import PARITY_BATCHES, PERTURBED_BATCH, TOLERANCE, check_parity, open_graph, run_graph
 from training.gradient import add_input_preprocessing
 from training.graph_progress import images_done
 from training.metrics import detection_error
@@ -23,7 +23,6 @@ EPSILONS = (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016)
 # Of the model's own images, at most. Neighbouring ε differ by a tenth of a point of detection error: with 1,000 images,
 # each of them a twentieth, chance would choose.
 EPSILON_IMAGES = 5_000
-BATCH = 250
 
 
 def perturbed_graph(forward: onnx.ModelProto) -> onnx.ModelProto:
@@ -111,8 +110,8 @@ def choose_epsilon_outside(
 def _at_each_epsilon(perturbed: MovedImages, score: ScoreName, images: NDArray[np.uint8]) -> list[Floats]:
     """The preprocessed score of every image, once for each ε of the grid."""
     parts = []
-    for start in range(0, len(images), BATCH):
-        batch = images[start : start + BATCH]
+    for start in range(0, len(images), PERTURBED_BATCH):
+        batch = images[start : start + PERTURBED_BATCH]
         parts.append([score_images(score, outputs, ODIN_TEMPERATURE) for outputs in perturbed.run(batch, EPSILONS)])
         images_done(len(batch))
     return [np.concatenate(of_epsilon) for of_epsilon in zip(*parts, strict=True)]

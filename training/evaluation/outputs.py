@@ -23,13 +23,10 @@ from service.session import CPU, Device, OnnxSession, choose_providers, open_ses
 from training.data import Images
 from training.data_folder import FolderImages
 from training.evaluate import as_served
+from training.export import FORWARD_BATCH, PERTURBED_BATCH
 from training.moved_images import MovedImages, open_moved_images
 
-BATCHES: dict[GraphName, int] = {
-    "forward": 250,
-    # The backward pass holds every activation of the batch: of WRN-28-10 about 50 MB an image.
-    "perturbed": 50,
-}
+BATCHES: dict[GraphName, int] = {"forward": FORWARD_BATCH, "perturbed": PERTURBED_BATCH}
 HASHED_AT_ONCE = 250
 Kept = dict[str, NDArray[np.float32]]
 Progress = Callable[[str, int, int], None]  # what is computed, images done, images in all
