@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 
 from training.data import splits_for, unwatched
-from training.execution import DeviceChoice, Precision, choose_execution, faster_precision
+from training.execution import DeviceChoice, Execution, Precision, choose_execution, faster_precision
 from training.fit import Run
 from training.networks import check_network
 from training.progress import show_training, watch_files
-from training.ranks import joined, local_rank
+from training.ranks import Ranks, joined, local_rank
 from training.recipe import Recipe, load_recipe
 
 # Of a folder without a test part of its own. A fraction suits sets of any size; calibration gets the most, for every
@@ -52,27 +52,32 @@ def fit(options: FitOptions, console: Console) -> None:
             console = Console(quiet=True)
         if advice:
             console.print(advice, highlight=False)
-        watch = partial(watch_files, console) if ranks.is_main else unwatched
-        splits = splits_for(recipe.data, options.data_root, watch)
-        run = Run(
-            recipe,
-            splits,
-            options.seed,
-            options.out,
-            init=options.init,
-            execution=execution,
-            ranks=ranks,
-            workers=options.workers,
-            checkpoint_seconds=options.checkpoint_seconds,
-        )
-        changed = run.resume()
-        if changed:
-            console.print(f"[yellow]warning:[/yellow] {changed}", highlight=False)
-        try:
-            show_training(run, console, next_command(options, recipe))
-        except KeyboardInterrupt:
-            console.print("stopped; the same command goes on from the last checkpoint")
-            raise typer.Exit(INTERRUPTED) from None
+        _train(options, recipe, execution, ranks, console)
+
+
+def _train(options: FitOptions, recipe: Recipe, execution: Execution, ranks: Ranks, console: Console) -> None:
+    """A function of its own, so that nothing of the run is left when the processes part."""
+    watch = partial(watch_files, console) if ranks.is_main else unwatched
+    splits = splits_for(recipe.data, options.data_root, watch)
+    run = Run(
+        recipe,
+        splits,
+        options.seed,
+        options.out,
+        init=options.init,
+        execution=execution,
+        ranks=ranks,
+        workers=options.workers,
+        checkpoint_seconds=options.checkpoint_seconds,
+    )
+    changed = run.resume()
+    if changed:
+        console.print(f"[yellow]warning:[/yellow] {changed}", highlight=False)
+    try:
+        show_training(run, console, next_command(options, recipe))
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on from the last checkpoint")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def recipe_of(options: FitOptions) -> Recipe:

@@ -1,5 +1,6 @@
 """Several processes training one network (torchrun): who this one is, and sums over all of them."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,5 +57,9 @@ def joined(device: torch.device) -> Iterator[Ranks]:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Ranks(dist.get_rank(), world)
+        dist.barrier()  # the main one writes last, and torchrun ends it as soon as another one fails
     finally:
+        # DistributedDataParallel is in a cycle of references and holds the group. If its threads outlive the
+        # interpreter, they abort the process.
+        gc.collect()
         dist.destroy_process_group()
