@@ -31,7 +31,7 @@ from training.data_outside import OutsideImages
 from training.errors import DataError
 from training.evaluate import as_served
 from training.export import open_graph, run_graph
-from training.moved_images import MovedImages, moved_images_of
+from training.moved_images import moved_images_of
 from training.preprocessing import ODIN_TEMPERATURE, choose_epsilon, choose_epsilon_outside
 
 EpsilonBy = Literal["auto", "ood", "misclassified"]
@@ -44,16 +44,14 @@ class OpenGraphs:
 
     forward: onnxruntime.InferenceSession
     perturbed: onnxruntime.InferenceSession | None
-    moved: MovedImages | None  # the perturbed graph once more, for many ε of the same images
+    perturbed_graph: onnx.ModelProto | Path | None  # what `perturbed` was opened from
     shape: Input
 
     @classmethod
     def of(
         cls, forward: onnx.ModelProto | Path, perturbed: onnx.ModelProto | Path | None, shape: Input
     ) -> "OpenGraphs":
-        if perturbed is None:
-            return cls(open_graph(forward), None, None, shape)
-        return cls(open_graph(forward), open_graph(perturbed), moved_images_of(perturbed), shape)
+        return cls(open_graph(forward), None if perturbed is None else open_graph(perturbed), perturbed, shape)
 
     @property
     def has_confidence(self) -> bool:
@@ -163,18 +161,19 @@ def _epsilon(
     if by == "ood" and not evidence.outside:
         raise DataError("--epsilon-by ood needs images of something else. Name a set with --ood.")
     score = graphs.preprocessed_score
-    if score is None or graphs.moved is None:
+    if score is None or graphs.perturbed_graph is None:
         return None, ""
+    moved = moved_images_of(graphs.perturbed_graph)
     if evidence.outside and by != "misclassified":
         outside = [as_served(images.calibration, graphs.shape) for images in evidence.outside.values()]
         sets = ", ".join(evidence.outside)
         return (
-            choose_epsilon_outside(graphs.moved, score, inside, outside),
+            choose_epsilon_outside(moved, score, inside, outside),
             f"ε has the least detection error between calibration images and held-out images of {sets}",
         )
     right = run_graph(graphs.forward, inside)["logits"].argmax(axis=1) == truth
     return (
-        choose_epsilon(graphs.moved, score, inside, right),
+        choose_epsilon(moved, score, inside, right),
         "ε has the least detection error between right and wrong answers on calibration images",
     )
 

@@ -27,9 +27,8 @@ from service.session import (
 from training.export import open_graph
 from training.gradient.cut import IMAGE, cut_at_direction
 
-OpenPart = Callable[
-    [onnx.ModelProto, tuple[str, ...]], OnnxSession
-]  # a part of the graph, and the outputs wanted of it
+# Opens a part of the graph for the outputs that are wanted of it.
+OpenPart = Callable[[onnx.ModelProto, tuple[str, ...]], OnnxSession]
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def test_answers_are_bit_for_bit_those_of_the_whole_graph(reproduced, tmp_path, 
 
 @pytest.mark.parametrize("name", ["cifar10/1", "cifar10/4", "fashion_mnist/1"])
 def test_shipped_bundles_can_be_cut(tmp_path, name):
-    """Graphs that were exported before anybody thought of cutting them, with their weights in a file of their own."""
+    """Graphs as they ship, with their weights in a file of their own, two of them older than the cutting."""
     bundle = load_bundle(SHIPPED / name)
     assert bundle.manifest.external_data
     assert opened(bundle).finding is not None
