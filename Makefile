@@ -53,7 +53,7 @@ dashboards: $(VENV)/.dev ## write docker/grafana/dashboards anew from its *_boar
 	$(BIN)/python docker/grafana/generate.py
 
 results: $(VENV)/.dev ## write the tables of docs/results.md anew from docs/results/*.json
-	$(BIN)/python -m training.results
+	$(BIN)/python -m training.paper.results
 
 clean: ## remove the environment and caches, keep data, runs and models
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info

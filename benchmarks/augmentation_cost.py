@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from service.bundle import Input
-from training.augment import normalise
-from training.batches import Batch
-from training.data import LabelledImages, Splits
-from training.fit import Run
+from service.model.bundle import Input
+from training.data.splits import LabelledImages, Splits
+from training.learning.augment import normalise
+from training.learning.batches import Batch
+from training.learning.loop import Run
 from training.recipe import load_recipe
 
 IMAGES, SIZE, CLASSES, GOAL = 10_000, 32, 10, 0.05

@@ -16,9 +16,9 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from training.loss import BudgetController, confidence_loss
+from training.learning.loss import BudgetController, confidence_loss
+from training.learning.optimiser import make_optimiser
 from training.networks import add_confidence_branch, build_network
-from training.optimise import make_optimiser
 from training.recipe import Recipe, load_recipe
 
 CLASSES, SIZE, GOAL = 10, 32, 1.05

@@ -17,8 +17,8 @@ import onnx
 import onnxruntime
 import torch
 
-from training.export import export_network
-from training.gradient import add_input_preprocessing
+from training.graphs.from_torch import export_network
+from training.graphs.gradient import add_input_preprocessing
 from training.networks import add_confidence_branch, build_network
 
 GOAL = 3.6  # times the forward pass, for compact and VGG13

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from service.bundle import load_bundle
-from service.session import open_session
+from service.model.bundle import load_bundle
+from service.model.session import open_session
 
 BUNDLE = Path("models/cifar10/1")
 ROUNDS = 5

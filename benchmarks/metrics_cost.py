@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from training.metrics import (
+from training.metrics.detection import (
     coverage_at_risk,
     detection_metrics,
     expected_calibration_error,

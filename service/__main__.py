@@ -14,15 +14,15 @@ from typing import Annotated, Any
 
 import typer
 
-from service.app import create_app
-from service.bundle import Bundle, load_bundle
-from service.client import predict_files
+from service.cli.predict import predict_files
 from service.errors import ConfgateError
-from service.keys import add_line, new_key
 from service.logs import configure_logs
-from service.server import DrainingServer
-from service.session import open_session
+from service.model.bundle import Bundle, load_bundle
+from service.model.session import open_session
 from service.settings import ENV_PREFIX, Settings, load_settings, unknown_variables
+from service.web.app import create_app
+from service.web.keys import add_line, new_key
+from service.web.server import DrainingServer
 
 app = typer.Typer(help="Image classification that says when it does not know.", no_args_is_help=True)
 bundles = typer.Typer(help="Look into a bundle folder (models/NAME/VERSION).", no_args_is_help=True)

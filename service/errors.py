@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as one tree. The numbers are what `service.problems` answers over HTTP.
+"""Everything that can go wrong, as one tree. The numbers are what `service.web.problems` answers over HTTP.
 
 ConfgateError
 ├── StartError                   stops the start, or refuses a reload, with a message for the operator

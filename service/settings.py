@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from service.errors import SettingsError
-from service.session import Device
+from service.model.session import Device
 
 ENV_PREFIX = "CONFGATE_"
 

@@ -26,10 +26,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from service import bundle as contract
-from service.gate import HISTOGRAM_EDGES, histogram
-from service.keys import new_key
-from service.typicality import quantiles_of
+from service.model import bundle as contract
+from service.model.scores import HISTOGRAM_EDGES, histogram
+from service.model.typicality import quantiles_of
+from service.web.keys import new_key
 
 ROOT = Path(__file__).parent.parent
 LABELS = ("red", "green", "blue")

@@ -16,10 +16,10 @@ import torch
 from PIL import Image
 
 from tests.conftest import Service
-from training.data_import import save_arrays
-from training.export import open_graph, run_graph
-from training.preprocessing import by_autograd
-from training.trained_run import read_run
+from training.data.importers.named_sets import save_arrays
+from training.graphs.from_torch import open_graph, run_graph
+from training.graphs.perturbed import by_autograd
+from training.learning.finished_run import read_run
 
 SIDE = 16
 RECIPE_CHANGES = {

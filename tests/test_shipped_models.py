@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from service.cpus import usable_cpus
-from service.gate import sigmoid, softmax
+from service.model.scores import sigmoid, softmax
 from tests.conftest import Service
 
 ROOT = Path(__file__).parents[1]

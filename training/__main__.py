@@ -1,5 +1,5 @@
 """`python -m training …` is `confgate-train …`, for launchers such as torchrun that want a module."""
 
-from training.cli import main
+from training.cli.main import main
 
 main()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from service.bundle import Manifest, load_bundle, write_bundle
-from service.manifest import MANIFEST
-from training.export import export_network
+from service.model.bundle import Manifest, load_bundle, write_bundle
+from service.model.manifest import MANIFEST
+from training.graphs.from_torch import export_network
 from training.networks import add_confidence_branch, build_network
 
 NAME, VERSION, SIDE = "bench", 1, 32

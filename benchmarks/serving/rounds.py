@@ -22,10 +22,10 @@ from benchmarks.serving.load import LoadError, Prober, Result, ask, drive, wait_
 from benchmarks.serving.network import bench_bundle
 from benchmarks.serving.processes import awake, busy_share, running, stand_still
 from benchmarks.serving.servers import CONFGATE, MAX_BATCH, ROOT, Job, Server, environment_of
-from service.bundle import load_bundle
-from service.gate import sigmoid
-from service.preprocess import decode
-from service.session import open_session
+from service.model.bundle import load_bundle
+from service.model.images import decode
+from service.model.scores import sigmoid
+from service.model.session import open_session
 
 PNG = ROOT / "examples" / "cat.png"
 WARM_UP_SECONDS = 1

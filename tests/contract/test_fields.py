@@ -10,11 +10,11 @@ import httpx
 import numpy as np
 import pytest
 
-from service.app import create_app
-from service.bundle import Input, load_bundle
 from service.errors import BundleError
-from service.preprocess import fit_array
+from service.model.bundle import Input, load_bundle
+from service.model.images import fit_array
 from service.settings import Settings
+from service.web.app import create_app
 from tests.conftest import BundleFolder, make_bundle, solid
 
 IMAGES = [solid(colour, (12, 7)) for colour in ((250, 30, 10), (0, 90, 200), (128, 128, 128))]

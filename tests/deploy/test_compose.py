@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from service.errors import SettingsError
-from service.keys import Gatekeeper
 from service.settings import ENV_PREFIX, Settings
+from service.web.keys import Gatekeeper
 from tests.deploy.shipped import DASHBOARDS, GRAFANA, ROOT, dashboard, need
 
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")

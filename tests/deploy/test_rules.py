@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from service.gate import HISTOGRAM_EDGES
+from service.model.scores import HISTOGRAM_EDGES
 from tests.deploy.shipped import PROMETHEUS, ROOT, need, rules
 
 ALERTS = {rule["alert"]: rule for rule in rules() if "alert" in rule}

@@ -8,14 +8,14 @@ from typing import Any
 import httpx
 import pytest
 
-from service.app import create_app
-from service.bundle import Bundle, GraphName
-from service.gate import Outputs
-from service.predictor import Model
-from service.preprocess import Pixels
-from service.server import DrainingServer
-from service.session import ActiveDevice, Device, OnnxSession, open_session
+from service.model.bundle import Bundle, GraphName
+from service.model.images import Pixels
+from service.model.scores import Outputs
+from service.model.session import ActiveDevice, Device, OnnxSession, open_session
+from service.serving.predictor import Model
 from service.settings import Settings
+from service.web.app import create_app
+from service.web.server import DrainingServer
 from tests.conftest import OPERATOR_LINE, make_bundle
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from training.errors import DataError
-from training.evaluation.evaluation import Evaluation, Group, check_numbers
+from training.evaluation.evaluate import Evaluation, Group, check_numbers
 from training.evaluation.measure import MeasuredNetwork
-from training.evaluation.outside import title_of
+from training.evaluation.ood_sets import title_of
 from training.evaluation.write import FORMAT
 
 _EVALUATION = TypeAdapter(Evaluation)

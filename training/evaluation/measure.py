@@ -12,16 +12,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle import Bundle
-from service.gate import Floats, ScoreName, score_images
-from training.calibrate import FEWEST_MISTAKES
-from training.detection_intervals import Intervals, detection_intervals
-from training.evaluation.inside import Inside, spread_indices
+from service.model.bundle import Bundle
+from service.model.scores import Floats, ScoreName, score_images
+from training.calibration.policies import FEWEST_MISTAKES
+from training.evaluation.in_distribution import Inside, spread_indices
+from training.evaluation.ood_sets import Outside
 from training.evaluation.outputs import BundleOutputs, ImageSet
-from training.evaluation.outside import Outside
-from training.metrics import detection_error, detection_error_at, detection_metrics
-from training.preprocessing import EPSILON_IMAGES, EPSILONS
-from training.scores import needs_perturbed_graph, scores_of
+from training.evaluation.scores import needs_perturbed_graph, scores_of
+from training.graphs.perturbed import EPSILON_IMAGES, EPSILONS
+from training.metrics.detection import detection_error, detection_error_at, detection_metrics
+from training.metrics.intervals import Intervals, detection_intervals
 
 NetworkRole = Literal["baseline", "branch"]
 # per-set: the paper's way, one ε for each out-of-distribution set; per-model: one for all of them together;

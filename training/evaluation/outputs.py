@@ -15,16 +15,16 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from service.bundle import Bundle, GraphName
 from service.cpus import usable_cpus
-from service.gate import Outputs
-from service.preprocess import Pixels
-from service.session import CPU, Device, OnnxSession, choose_providers, open_session
-from training.data import Images
-from training.data_folder import FolderImages
-from training.evaluate import as_served
-from training.export import FORWARD_BATCH, PERTURBED_BATCH
-from training.moved_images import MovedImages, open_moved_images
+from service.model.bundle import Bundle, GraphName
+from service.model.images import Pixels
+from service.model.scores import Outputs
+from service.model.session import CPU, Device, OnnxSession, choose_providers, open_session
+from training.bundles.figures import as_served
+from training.data.folder import FolderImages
+from training.data.splits import Images
+from training.graphs.from_torch import FORWARD_BATCH, PERTURBED_BATCH
+from training.graphs.perturbed_images import MovedImages, open_moved_images
 
 BATCHES: dict[GraphName, int] = {"forward": FORWARD_BATCH, "perturbed": PERTURBED_BATCH}
 HASHED_AT_ONCE = 250

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from rich.markup import escape
 from rich.table import Table
 
-from service.gate import sigmoid
-from training.detection_intervals import LEVEL, RESAMPLES, SEED
-from training.evaluation.evaluation import Evaluation, Group, Spread
+from service.model.scores import sigmoid
+from training.evaluation.evaluate import Evaluation, Group, Spread
 from training.evaluation.measure import METHODS, PAPER_PAIRS, Measured, Method
-from training.evaluation.outside import MeasuredSet, title_of
-from training.published import METRICS
+from training.evaluation.ood_sets import MeasuredSet, title_of
+from training.metrics.intervals import LEVEL, RESAMPLES, SEED
+from training.paper.published import METRICS
 
 METRIC_TITLES = {
     "fpr_at_95_tpr": "FPR (95 % TPR) ↓",

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from training.evaluation.evaluation import Evaluation, Spread
+from training.evaluation.evaluate import Evaluation, Spread
 from training.evaluation.tables import notes_of, tables_of
-from training.published import METRICS
+from training.paper.published import METRICS
 
 FORMAT = 1  # of evaluation.json; another number means that `combine` cannot read it
 

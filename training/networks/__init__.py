@@ -66,7 +66,7 @@ def _builder_without_widths(name: str) -> Builder:
         return partial(wide_resnet, depth, widening)
     if found := re.fullmatch(r"torchvision:(.+)", name):
         # Importing torchvision takes seconds, and most networks do not need it.
-        from training.networks.torchvision_classifier import check_torchvision_name, torchvision_classifier
+        from training.networks.backbones import check_torchvision_name, torchvision_classifier
 
         check_torchvision_name(found[1])
         return partial(torchvision_classifier, found[1])

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from service.gate import Floats
-from training.evaluation.outside import title_of
-from training.metrics import auroc
+from service.model.scores import Floats
+from training.evaluation.ood_sets import title_of
+from training.metrics.detection import auroc
 from training.report.gather import ReportData, ScoreView
 from training.report.style import FAINT, INSIDE, MISTAKE, OUTSIDE, RIGHT, SERIES, label, new_figure
 

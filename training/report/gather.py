@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle import Bundle, Manifest, load_bundle
-from service.gate import RELATIVE_SCORES, Floats, ScoreName, shown, softmax
-from service.session import Device
-from training.calibration import display_of
-from training.data import Images
+from service.model.bundle import Bundle, Manifest, load_bundle
+from service.model.scores import RELATIVE_SCORES, Floats, ScoreName, shown, softmax
+from service.model.session import Device
+from training.calibration.calibrate import display_of
+from training.calibration.recommend import Recommendation, best_score
+from training.data.splits import Images
 from training.errors import DataError
-from training.evaluation.inside import Inside, inside_of
+from training.evaluation.in_distribution import Inside, inside_of
 from training.evaluation.measure import NetworkScores
+from training.evaluation.ood_sets import Outside, load_sets
 from training.evaluation.outputs import BundleOutputs, ImageSet, Progress, silent
-from training.evaluation.outside import Outside, load_sets
-from training.metrics import detection_error
-from training.recommend import Recommendation, best_score
+from training.metrics.detection import detection_error
 
 SCORE_TITLES: dict[ScoreName, str] = {
     "confidence": "learned confidence",

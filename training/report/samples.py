@@ -4,8 +4,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from training.data import Images
-from training.evaluation.outside import title_of
+from training.data.splits import Images
+from training.evaluation.ood_sets import title_of
 from training.report.gather import ReportData
 from training.report.style import FAINT, INK, MISTAKE, OUTSIDE, RIGHT
 

@@ -1,0 +1,173 @@
+"""The bundle: the one hand-over from training to serving, models/NAME/VERSION/ with bundle.json and its graphs.
+
+`load_bundle` believes nothing that it has not checked, and `write_bundle` publishes a folder whole or not at all.
+What bundle.json may say is in `service.model.manifest`; what is inside the ONNX files (tensor names, types and shapes)
+is checked where they are opened, in `service.model.session`.
+"""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from service.errors import BundleError
+from service.model.manifest import (
+    MANIFEST,
+    SCHEMA_VERSION,
+    Default,
+    Display,
+    Figure,
+    GraphName,
+    HashedFile,
+    Histogram,
+    Input,
+    Manifest,
+    Policy,
+    Provenance,
+    Score,
+    Typicality,
+)
+
+__all__ = [
+    "Bundle",
+    "Default",
+    "Display",
+    "Figure",
+    "GraphName",
+    "HashedFile",
+    "Histogram",
+    "Input",
+    "Manifest",
+    "Policy",
+    "Provenance",
+    "Score",
+    "Typicality",
+    "load_bundle",
+    "write_bundle",
+]
+
+# Files that a bundle may hold without hashing them, because nothing is computed from them.
+DOCUMENT_SUFFIXES = frozenset({".md", ".png", ".svg", ".csv", ".json"})
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A verified bundle: the folder, and what its bundle.json says."""
+
+    folder: Path
+    manifest: Manifest
+
+    def graph_path(self, graph: GraphName) -> Path:
+        return self.folder / self.manifest.graphs[graph].file
+
+
+def load_bundle(folder: Path) -> Bundle:
+    """Reads and verifies models/NAME/VERSION; raises BundleError at the first thing that is not as it says."""
+    bundle = _load_folder(folder)
+    path, manifest = folder / MANIFEST, bundle.manifest
+    here = folder.absolute()
+    if here.name != str(manifest.version):
+        raise BundleError(path, "version", manifest.version, f"{here.name!r}, the name of its folder")
+    if here.parent.name != manifest.name:
+        raise BundleError(path, "name", repr(manifest.name), f"{here.parent.name!r}, the folder above")
+    return bundle
+
+
+def write_bundle(
+    models: Path,
+    manifest: Manifest,
+    files: Mapping[str, Path | bytes],
+    check: Callable[[Bundle], None] | None = None,
+) -> Bundle:
+    """Publishes models/NAME/VERSION whole or not at all: written beside, verified, `check`ed, then renamed.
+
+    `files` holds the content of every file that the manifest names, and documents such as CARD.md.
+    """
+    target = models / manifest.name / str(manifest.version)
+    if target.exists():
+        raise BundleError(target, "version", "a folder that exists", "a new version: bundles are never edited")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # The leading dot keeps the unfinished folder out of the registry's sight.
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        for name, content in files.items():
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+                raise BundleError(target, "files", repr(name), "a plain file name")
+            if isinstance(content, bytes):
+                (unfinished / name).write_bytes(content)
+            else:
+                shutil.copyfile(content, unfinished / name)
+        (unfinished / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+        bundle = _load_folder(unfinished)
+        if check is not None:
+            check(bundle)
+        for written in unfinished.iterdir():
+            with written.open("rb") as file:
+                os.fsync(file.fileno())
+        unfinished.chmod(0o755)  # mkdtemp's 0700 would hide the bundle from the user the service runs as
+        unfinished.rename(target)
+    except BaseException:
+        shutil.rmtree(unfinished)
+        raise
+    return load_bundle(target)
+
+
+def _load_folder(folder: Path) -> Bundle:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise BundleError(path, "file", "nothing" if folder.is_dir() else "no such folder", "a bundle.json")
+    manifest = _parse(path)
+    for file in manifest.files:
+        _verify_file(folder, file)
+    known = {MANIFEST, *(file.file for file in manifest.files)}
+    for entry in sorted(folder.iterdir()):
+        if entry.name not in known and entry.suffix not in DOCUMENT_SUFFIXES:
+            # A graph could read its weights from there, and nothing would notice when they change.
+            raise BundleError(entry, "file", "a file that bundle.json does not name", "no such file")
+    return Bundle(folder, manifest)
+
+
+def _parse(path: Path) -> Manifest:
+    text = path.read_bytes()
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(path, "file", f"text that is not JSON ({error})", "a JSON object") from error
+    if not isinstance(raw, dict):
+        raise BundleError(path, "file", f"a JSON {type(raw).__name__}", "a JSON object")
+    # Before everything else: another version may well have other fields.
+    if raw.get("schema_version") != SCHEMA_VERSION or isinstance(raw.get("schema_version"), bool):
+        raise BundleError(path, "schema_version", repr(raw.get("schema_version")), str(SCHEMA_VERSION))
+    try:
+        return Manifest.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        first, *others = error.errors(include_url=False)
+        field = ".".join(str(part) for part in first["loc"] if part != "[key]") or "the whole"
+        found = "nothing" if first["type"] == "missing" else _shortened(first["input"])
+        more = f" (and {len(others)} more problems)" if others else ""
+        raise BundleError(path, field, found, first["msg"] + more) from error
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _verify_file(folder: Path, expected: HashedFile) -> None:
+    path = folder / expected.file
+    if path.resolve().parent != folder.resolve():
+        raise BundleError(path, "file", f"a link to {path.resolve()}", "a file inside the bundle's folder")
+    if not path.is_file():
+        raise BundleError(path, "file", "nothing", f"a file of {expected.size} bytes")
+    size = path.stat().st_size
+    if size != expected.size:
+        raise BundleError(path, "size", f"{size} bytes", f"{expected.size} bytes")
+    found = HashedFile.of(path)
+    if found.sha256 != expected.sha256:
+        raise BundleError(path, "sha256", found.sha256, expected.sha256)

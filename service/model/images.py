@@ -1,0 +1,145 @@
+"""Image bytes → RGB uint8 [height, width, 3] at the bundle's size.
+
+Limits on bytes, format and pixels come before decoding, which is where hostile files do their harm. The
+Content-Type is not asked: the bytes say what they are.
+"""
+
+import io
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from service.errors import InvalidImage, TooLarge
+from service.model.manifest import Input
+from service.model.png import open_plain
+
+Pixels = npt.NDArray[np.uint8]
+
+# Pillow's names. Of moving pictures the first frame counts.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+MEDIA_TYPES = frozenset(
+    {"image/png", "image/jpeg", "image/jpg", "image/webp", "image/bmp", "image/x-ms-bmp", "image/gif", "image/tiff"}
+)
+# What Pillow's parsers raise on files that lie. They are Python code walking untrusted offsets and tables, so
+# besides its own OSError and SyntaxError they run into the errors of the language.
+DECODER_ERRORS = (
+    *(OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, AttributeError, RuntimeError),
+    *(ArithmeticError, MemoryError, struct.error, zlib.error),
+)
+INTERPOLATION = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+}
+WHITE = (255, 255, 255)
+
+
+def decode(encoded: bytes, target: Input, max_pixels: int) -> Pixels:
+    """One encoded image of any size and mode, as the graph wants it."""
+    plain = open_plain(encoded, max_pixels)
+    if plain is not None:
+        return fit(plain, target)
+    with _opened(encoded, max_pixels) as image:
+        # JPEG can decode at 1/2, 1/4 or 1/8 for a fraction of the time; twice the target leaves the
+        # resampling below enough to work with. The longer side serves both, for EXIF may turn the image.
+        side = 2 * round(max(target.width, target.height) / target.crop_fraction)
+        image.draft(None, (side, side))
+        ImageOps.exif_transpose(image, in_place=True)  # otherwise it would copy every image that needs no turning
+        return fit(_to_rgb(image), target)
+
+
+def shrink(encoded: bytes, side: int, max_pixels: int) -> Pixels:
+    """The whole of an encoded image, upright and RGB, no side longer than `side`: its pixels and nothing else."""
+    with _opened(encoded, max_pixels) as image:
+        image.draft(None, (2 * side, 2 * side))
+        rgb = _to_rgb(ImageOps.exif_transpose(image))
+        rgb.thumbnail((side, side), Image.Resampling.LANCZOS)
+        return np.asarray(rgb, np.uint8)
+
+
+@contextmanager
+def _opened(encoded: bytes, max_pixels: int) -> Iterator[Image.Image]:
+    """An image whose header is within the limits; what goes wrong in the block is the file's fault."""
+    if not encoded:
+        raise InvalidImage("the image is empty (0 bytes)")
+    try:
+        _refuse_huge_webp(encoded, max_pixels)
+        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+            _refuse_huge(image.width, image.height, max_pixels)
+            yield image
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise TooLarge(f"the image has many more than the {max_pixels} pixels that are decoded") from error
+    except UnidentifiedImageError as error:
+        raise InvalidImage(
+            "the bytes are not a PNG, JPEG, WebP, BMP, GIF or TIFF image, or a badly damaged one"
+        ) from error
+    except DECODER_ERRORS as error:
+        raise InvalidImage(f"the image is damaged or of an unknown kind: {error}") from error
+
+
+def fit(image: Image.Image, target: Input) -> Pixels:
+    """Brings an RGB image to the bundle's size by the bundle's rule; an image of that size is left as it is."""
+    size = (target.width, target.height)
+    resample = INTERPOLATION[target.interpolation]
+    if target.resize == "stretch":
+        if image.size != size:
+            image = image.resize(size, resample)
+    else:
+        # The largest middle part with the target's proportions, less what crop_fraction cuts off.
+        scale = min(image.width / target.width, image.height / target.height) * target.crop_fraction
+        width, height = target.width * scale, target.height * scale
+        left, top = (image.width - width) / 2, (image.height - height) / 2
+        box = (left, top, left + width, top + height)
+        if box != (0, 0, *size):
+            image = image.resize(size, resample, box=box)
+    return np.asarray(image, np.uint8)
+
+
+def fit_array(pixels: Pixels, target: Input) -> Pixels:
+    """The same for an image that is already decoded: uint8 [H, W, 3], or grey [H, W]."""
+    return fit(_to_rgb(Image.fromarray(pixels)), target)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode.startswith("I;16"):
+        # Pillow would clip all above 255 to white.
+        grey = np.asarray(image).astype(np.uint32)
+        return Image.fromarray(((grey * 255 + 32767) // 65535).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise InvalidImage("images with 32 bits per sample are not served: their range is anybody's guess")
+    if image.has_transparency_data:
+        # What a person sees on a page; dropping the alpha would bring out colours hidden behind it.
+        opaque = Image.new("RGB", image.size, WHITE)
+        rgba = image.convert("RGBA")
+        opaque.paste(rgba, mask=rgba)
+        return opaque
+    return image.convert("RGB")
+
+
+def _refuse_huge(width: int, height: int, max_pixels: int) -> None:
+    if width * height > max_pixels:
+        raise TooLarge(f"the image has {width}×{height} pixels; at most {max_pixels} are decoded")
+
+
+def _refuse_huge_webp(encoded: bytes, max_pixels: int) -> None:
+    """Pillow's WebP plugin allocates the whole canvas when it opens a file, so its header is read here."""
+    if encoded[:4] != b"RIFF" or encoded[8:12] != b"WEBP" or len(encoded) < 30:
+        return
+    kind = encoded[12:16]
+    if kind == b"VP8X":
+        width = 1 + int.from_bytes(encoded[24:27], "little")
+        height = 1 + int.from_bytes(encoded[27:30], "little")
+    elif kind == b"VP8L":
+        bits = int.from_bytes(encoded[21:25], "little")
+        width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    else:
+        width = int.from_bytes(encoded[26:28], "little") & 0x3FFF
+        height = int.from_bytes(encoded[28:30], "little") & 0x3FFF
+    _refuse_huge(width, height, max_pixels)

@@ -1,0 +1,292 @@
+"""bundle.json, schema_version 1: everything inference must know, and nothing that it does not read."""
+
+import hashlib
+import math
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import numpy.typing as npt
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
+
+from service.model.scores import (
+    HISTOGRAM_EDGES,
+    PREPROCESSED_SCORES,
+    RELATIVE_SCORES,
+    TYPICALITY_COMPONENTS,
+    Floats,
+    Outputs,
+    ScoreName,
+    score_images,
+    shown,
+)
+from service.model.typicality import QUANTILES, Ranks, TypicalityReference
+
+SCHEMA_VERSION: Literal[1] = 1
+MANIFEST = "bundle.json"
+
+GraphName = Literal["forward", "perturbed"]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")]
+PolicyName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+Text = Annotated[str, Field(min_length=1, max_length=2000)]
+Rate = Annotated[float, Field(ge=0, le=1)]
+
+
+class Contract(BaseModel):
+    """Frozen; an unknown field is an error, because a field nobody reads is a promise nobody keeps."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class HashedFile(Contract):
+    file: FileName
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    size: PositiveInt
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Describes a file as it stands on disk now."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return cls(file=path.name, sha256=digest, size=path.stat().st_size)
+
+
+class Provenance(Contract):
+    git_sha: Text
+    recipe: Text
+    seed: int | None = None
+    data: Text
+
+
+class Input(Contract):
+    """How any image becomes the graph's input: see `service.model.images.fit`."""
+
+    width: Annotated[int, Field(ge=1, le=4096)]
+    height: Annotated[int, Field(ge=1, le=4096)]
+    resize: Literal["stretch", "fit_crop"]
+    interpolation: Literal["nearest", "bilinear", "bicubic"]
+    # fit_crop scales the image to size / crop_fraction before it cuts the middle out (ImageNet: 224 / 256).
+    crop_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    @model_validator(mode="after")
+    def _stretch_cuts_nothing(self) -> Self:
+        if self.resize == "stretch" and self.crop_fraction != 1:
+            raise ValueError("crop_fraction is only for resize fit_crop; with stretch it must be 1")
+        return self
+
+
+class Policy(Contract):
+    """A threshold on the score's unbounded scale, and what calibration expects of it."""
+
+    threshold: float
+    expected_rejection_rate: Rate
+    # Where the rejection rate of images like the calibration images lies, with 95 % probability.
+    expected_rejection_interval: tuple[Rate, Rate] | None = None
+    detection_error: Rate | None = None
+    n: PositiveInt
+    how: Text
+
+    @model_validator(mode="after")
+    def _interval_holds_the_rate(self) -> Self:
+        if self.expected_rejection_interval is not None:
+            low, high = self.expected_rejection_interval
+            if not low <= self.expected_rejection_rate <= high:
+                raise ValueError("expected_rejection_interval must hold expected_rejection_rate")
+        return self
+
+
+def _edges_are_the_services(edges: tuple[float, ...]) -> tuple[float, ...]:
+    if edges != HISTOGRAM_EDGES:
+        raise ValueError("the edges must be service.gate.HISTOGRAM_EDGES: live traffic is counted with those")
+    return edges
+
+
+class Histogram(Contract):
+    """The score of the calibration images as it is shown; counts[i] has edges[i-1] < value <= edges[i]."""
+
+    edges: Annotated[tuple[float, ...], AfterValidator(_edges_are_the_services)] = HISTOGRAM_EDGES
+    counts: tuple[NonNegativeInt, ...]
+
+    @model_validator(mode="after")
+    def _one_count_per_edge(self) -> Self:
+        if len(self.counts) != len(self.edges):
+            raise ValueError(f"{len(self.counts)} counts for {len(self.edges)} edges")
+        if not sum(self.counts):
+            raise ValueError("the counts are all zero")
+        return self
+
+
+class Display(Contract):
+    """How an energy is shown between 0 and 1: sigmoid((score − location) / scale)."""
+
+    location: float
+    scale: Annotated[float, Field(gt=0)]
+
+
+def _rising(quantiles: tuple[float, ...]) -> tuple[float, ...]:
+    if any(low > high for low, high in pairwise(quantiles)):
+        raise ValueError("quantiles must not fall")
+    return quantiles
+
+
+Quantiles = Annotated[tuple[float, ...], Field(min_length=QUANTILES, max_length=QUANTILES), AfterValidator(_rising)]
+
+
+class Typicality(Contract):
+    """The rightly classified calibration images, at `service.model.typicality.LEVELS`: what an image is compared with."""
+
+    n: PositiveInt
+    components: Annotated[dict[ScoreName, Quantiles], Field(min_length=2)]
+    minimum: Quantiles  # of each image's lowest rank among the components
+
+    @cached_property
+    def reference(self) -> TypicalityReference:
+        return TypicalityReference(
+            {name: Ranks.of_quantiles(values, self.n) for name, values in self.components.items()},
+            Ranks.of_quantiles(self.minimum, self.n),
+        )
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        unusable = sorted(set(self.components) - TYPICALITY_COMPONENTS)
+        if unusable:
+            raise ValueError(f"components cannot be {unusable}, only {sorted(TYPICALITY_COMPONENTS)}")
+        if self.minimum[0] < 0 or self.minimum[-1] > 1:
+            raise ValueError("minimum holds ranks: expected numbers from 0 to 1")
+        return self
+
+
+class Score(Contract):
+    # How far the perturbed graph moves the input, in normalised units; only for preprocessed scores.
+    epsilon: Annotated[float, Field(ge=0)] | None = None
+    # ODIN's T, under which its score is read; only for `odin`.
+    temperature: Annotated[float, Field(gt=0)] | None = None
+    # Only for scores that grow without end: `energy` and `max_logit`.
+    display: Display | None = None
+    # Only for `typicality`.
+    typicality: Typicality | None = None
+    reference: Histogram
+    policies: Annotated[dict[PolicyName, Policy], Field(min_length=1)]
+
+    def of_images(self, name: ScoreName, outputs: Outputs) -> Floats:
+        """This score [N], unbounded, of a batch from what the graph returned for it."""
+        reference = None if self.typicality is None else self.typicality.reference
+        return score_images(name, outputs, self.temperature, reference)
+
+    def shown(self, values: npt.ArrayLike) -> Floats:
+        """Unbounded values of this score as people see them, between 0 and 1."""
+        return shown(values) if self.display is None else shown(values, self.display.location, self.display.scale)
+
+    def compared(self, threshold: float) -> float:
+        """A threshold as people see it, on the unbounded scale on which it is compared: the inverse of `shown`."""
+        log_odds = math.log(threshold) - math.log1p(-threshold)
+        return log_odds if self.display is None else self.display.location + self.display.scale * log_odds
+
+
+class Default(Contract):
+    score: ScoreName
+    policy: PolicyName
+
+
+class Figure(Contract):
+    """One measured number: what, on which data, over how many images, and under which score and policy."""
+
+    metric: Text
+    data: Text
+    value: float
+    n: PositiveInt
+    score: ScoreName | None = None
+    policy: PolicyName | None = None
+
+
+def _distinct(labels: tuple[str, ...]) -> tuple[str, ...]:
+    repeated = {label for label in labels if labels.count(label) > 1} if len(set(labels)) < len(labels) else ()
+    if repeated:
+        raise ValueError(f"labels must differ, but {sorted(repeated)} occur more than once")
+    return labels
+
+
+class Manifest(Contract):
+    """bundle.json."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    name: Name
+    version: PositiveInt
+    created: AwareDatetime
+    provenance: Provenance
+    graphs: dict[GraphName, HashedFile]
+    # Weights outside the .onnx files, which both graphs may share.
+    external_data: tuple[HashedFile, ...] = ()
+    input: Input
+    labels: Annotated[tuple[Text, ...], Field(min_length=2), AfterValidator(_distinct)]
+    temperature: Annotated[float, Field(gt=0)]
+    scores: Annotated[dict[ScoreName, Score], Field(min_length=1)]
+    default: Default
+    evaluation: tuple[Figure, ...] = ()
+
+    @property
+    def preprocessed_score(self) -> ScoreName | None:
+        """The one score that needs the perturbed graph, if there is one."""
+        return next((score for score in self.scores if score in PREPROCESSED_SCORES), None)
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether the graphs carry a confidence branch, or the bundle is a plain classifier."""
+        return "confidence" in self.scores
+
+    @property
+    def files(self) -> tuple[HashedFile, ...]:
+        return (*self.graphs.values(), *self.external_data)
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Self:
+        if "forward" not in self.graphs:
+            raise ValueError("graphs.forward is missing")
+        preprocessed = [score for score in self.scores if score in PREPROCESSED_SCORES]
+        if len(preprocessed) > 1:
+            raise ValueError(f"scores {preprocessed} would need two perturbed graphs; only one can be held")
+        if bool(preprocessed) != ("perturbed" in self.graphs):
+            raise ValueError("a perturbed graph and a preprocessed score need each other")
+        if "confidence_preprocessed" in self.scores and not self.has_confidence:
+            raise ValueError("scores.confidence_preprocessed needs scores.confidence")
+        if not self.has_confidence and "max_softmax" not in self.scores:
+            raise ValueError("scores needs confidence, or max_softmax for a plain classifier")
+        for name, score in self.scores.items():
+            if (score.epsilon is not None) != (name in PREPROCESSED_SCORES):
+                raise ValueError(f"scores.{name}.epsilon belongs to preprocessed scores, and only to those")
+            if (score.temperature is not None) != (name == "odin"):
+                raise ValueError(f"scores.{name}.temperature belongs to odin, and only to it")
+            if (score.display is not None) != (name in RELATIVE_SCORES):
+                raise ValueError(f"scores.{name}.display belongs to {sorted(RELATIVE_SCORES)}, and only to those")
+            if (score.typicality is not None) != (name == "typicality"):
+                raise ValueError(f"scores.{name}.typicality belongs to typicality, and only to it")
+            if score.typicality and "confidence" in score.typicality.components and not self.has_confidence:
+                raise ValueError("scores.typicality.typicality.components has confidence, which scores has not")
+        for where, score_name, policy in (
+            ("default", self.default.score, self.default.policy),
+            *((f"evaluation[{i}]", figure.score, figure.policy) for i, figure in enumerate(self.evaluation)),
+        ):
+            if score_name is None and policy is not None:
+                raise ValueError(f"{where} names the policy {policy} but no score")
+            if score_name is not None and score_name not in self.scores:
+                raise ValueError(f"{where}.score {score_name} is not in scores")
+            if score_name is not None and policy is not None and policy not in self.scores[score_name].policies:
+                raise ValueError(f"{where}.policy {policy} is not in scores.{score_name}.policies")
+        names = [file.file for file in self.files]
+        if len(set(names)) < len(names) or MANIFEST in names:
+            raise ValueError(f"graphs and external_data must name different files, none of them {MANIFEST}")
+        return self
+
+    def to_json(self) -> str:
+        return self.model_dump_json(indent=2, exclude_none=True) + "\n"

@@ -1,0 +1,214 @@
+"""Running a bundle's graph: the Session protocol, and ONNX Runtime behind it.
+
+What a session says of its device is what ONNX Runtime reports after opening it, not what was asked for.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as _state
+
+from service.cpus import usable_cpus
+from service.errors import BundleError, DeviceError
+from service.model.bundle import Bundle, GraphName
+from service.model.images import Pixels
+from service.model.scores import Outputs
+
+Device = Literal["auto", "cuda", "cpu"]
+ActiveDevice = Literal["cuda", "cpu"]
+
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+# TF32 would round the scores away from those the thresholds were calibrated on.
+CUDA_OPTIONS = {"use_tf32": "0"}
+EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+# ONNX Runtime's exceptions have no base of their own, so each kind (Fail, InvalidGraph, …) is listed.
+RUNTIME_ERRORS: tuple[type[Exception], ...] = (
+    *(kind for kind in vars(_state).values() if isinstance(kind, type) and issubclass(kind, Exception)),
+    *(RuntimeError, ValueError),
+)
+
+
+class Session(Protocol):
+    """A graph that is ready to run."""
+
+    @property
+    def device(self) -> ActiveDevice: ...
+
+    @property
+    def providers(self) -> Sequence[str]:
+        """What the runtime itself reports to be using."""
+        ...
+
+    def run(self, images: Pixels) -> Outputs:
+        """Outputs by name, one row for each image of uint8 [N, H, W, 3]."""
+        ...
+
+
+class SessionOpener(Protocol):
+    """How the registry gets its sessions: `open_session`, or a stand-in that tests can hold up."""
+
+    def __call__(self, bundle: Bundle, graph: GraphName, device: Device, threads: int, max_batch: int) -> Session: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxSession:
+    """A graph in ONNX Runtime, with the inputs that are the same for every batch."""
+
+    runtime: Any
+    device: ActiveDevice
+    providers: Sequence[str]
+    outputs: tuple[str, ...]
+    constants: Mapping[str, npt.NDArray[np.float32]]
+    # Batch sizes that are padded to, so that CUDA meets only shapes it was warmed up for. Empty: no padding.
+    buckets: tuple[int, ...] = ()
+
+    def run(self, images: Pixels) -> Outputs:
+        n = len(images)
+        size = next((bucket for bucket in self.buckets if bucket >= n), n)
+        if size > n:
+            images = np.concatenate([images, np.repeat(images[-1:], size - n, axis=0)])
+        results = self.runtime.run(self.outputs, {"image": images, **self.constants})
+        return {name: result[:n] for name, result in zip(self.outputs, results, strict=True)}
+
+
+def open_session(
+    bundle: Bundle, graph: GraphName, device: Device = "auto", threads: int = 0, max_batch: int = 32
+) -> OnnxSession:
+    """Opens a bundle's graph, checks it against the contract, and warms up every batch size it will pad to."""
+    wanted = choose_providers(device, onnxruntime.get_available_providers())
+    runtime = open_runtime(bundle, bundle.graph_path(graph), wanted, threads)
+    providers = runtime.get_providers()
+    active = active_device(device, providers)
+    _check_tensors(bundle, graph, runtime)
+    score = bundle.manifest.preprocessed_score
+    constants = {}
+    if graph == "perturbed" and score is not None:
+        constants["epsilon"] = np.asarray(bundle.manifest.scores[score].epsilon, np.float32)
+    session = OnnxSession(
+        runtime=runtime,
+        device=active,
+        providers=providers,
+        outputs=tuple(expected_outputs(bundle, graph)),
+        constants=constants,
+        buckets=_buckets(max_batch) if active == "cuda" else (),
+    )
+    _warm_up(session, bundle, max_batch)
+    return session
+
+
+def choose_providers(device: Device, available: Sequence[str]) -> list[str | tuple[str, dict[str, str]]]:
+    """ONNX Runtime's provider list for a device; raises DeviceError for a `cuda` this build does not have."""
+    if device == "cpu" or (device == "auto" and CUDA not in available):
+        return [CPU]
+    if CUDA not in available:
+        raise DeviceError(
+            f"device cuda was asked for, but this ONNX Runtime only has {', '.join(available)}: "
+            "install confgate[gpu] (and not confgate[cpu] beside it), or use device auto or cpu"
+        )
+    return [(CUDA, CUDA_OPTIONS), CPU]
+
+
+def active_device(requested: Device, reported: Sequence[str]) -> ActiveDevice:
+    """What the opened session runs on; raises DeviceError where `cuda` was asked for and is not there."""
+    if CUDA in reported:
+        return "cuda"
+    if requested == "cuda":
+        raise DeviceError(
+            f"device cuda was asked for, but the session runs on {', '.join(reported)}: the CUDA provider "
+            "could not start; ONNX Runtime's own message above says which driver or library is missing"
+        )
+    return "cpu"
+
+
+def open_runtime(bundle: Bundle, graph: Path | bytes, providers: list[Any], threads: int) -> Any:
+    """Opens a graph of the bundle, or one that was made from it and finds its weights in the bundle's folder."""
+    if providers != [CPU] and hasattr(onnxruntime, "preload_dlls"):
+        onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip put them
+    options = onnxruntime.SessionOptions()
+    # One CPU stays free for HTTP and decoding, which run while a batch is computed.
+    options.intra_op_num_threads = threads or max(1, usable_cpus() - 1)
+    options.inter_op_num_threads = 1
+    # Spinning threads would take that CPU away again between two batches.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    if isinstance(graph, bytes):
+        # Bytes have no folder of their own. ONNX Runtime knows this setting since 1.21.
+        options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(bundle.folder.absolute()))
+    path = bundle.folder if isinstance(graph, bytes) else graph
+    try:
+        return onnxruntime.InferenceSession(
+            graph if isinstance(graph, bytes) else str(graph), options, providers=providers
+        )
+    except RUNTIME_ERRORS as error:
+        raise BundleError(path, "graph", f"what ONNX Runtime refuses ({error})", "an ONNX graph") from error
+
+
+def expected_outputs(bundle: Bundle, graph: GraphName) -> dict[str, list[int | str]]:
+    """Output names and shapes; a name in a shape stands for any size."""
+    manifest = bundle.manifest
+    outputs: dict[str, list[int | str]] = {"logits": ["N", len(manifest.labels)]}
+    if manifest.has_confidence:
+        outputs["confidence_logit"] = ["N"]
+    if graph == "perturbed":
+        if manifest.preprocessed_score == "odin":
+            outputs["logits_preprocessed"] = ["N", len(manifest.labels)]
+        else:
+            outputs["confidence_logit_preprocessed"] = ["N"]
+    return outputs
+
+
+def _check_tensors(bundle: Bundle, graph: GraphName, runtime: Any) -> None:
+    size = bundle.manifest.input
+    inputs: dict[str, tuple[str, list[int | str]]]
+    inputs = {"image": ("tensor(uint8)", ["N", size.height, size.width, 3])}
+    if graph == "perturbed":
+        inputs["epsilon"] = ("tensor(float)", [])
+    outputs = {name: ("tensor(float)", shape) for name, shape in expected_outputs(bundle, graph).items()}
+    path = bundle.graph_path(graph)
+    for kind, expected, tensors in (
+        ("input", inputs, runtime.get_inputs()),
+        ("output", outputs, runtime.get_outputs()),
+    ):
+        found = {tensor.name: (tensor.type, list(tensor.shape)) for tensor in tensors}
+        if set(found) != set(expected):
+            raise BundleError(path, f"{kind}s", sorted(found), str(sorted(expected)))
+        for name, (dtype, shape) in expected.items():
+            if found[name][0] != dtype or not _same_shape(found[name][1], shape):
+                raise BundleError(path, f"{kind} {name}", _tensor(*found[name]), _tensor(dtype, shape))
+
+
+def _same_shape(found: list[int | str | None], expected: list[int | str]) -> bool:
+    """A named expected size must be dynamic in the graph; a number must be that number."""
+    return len(found) == len(expected) and all(
+        not isinstance(have, int) if isinstance(want, str) else have == want
+        for have, want in zip(found, expected, strict=True)
+    )
+
+
+def _tensor(dtype: str, shape: Sequence[object]) -> str:
+    return f"{dtype} {list(shape)}".replace("'", "")
+
+
+def _buckets(max_batch: int) -> tuple[int, ...]:
+    powers = [1]
+    while powers[-1] < max_batch:
+        powers.append(min(2 * powers[-1], max_batch))
+    return tuple(powers)
+
+
+def _warm_up(session: OnnxSession, bundle: Bundle, max_batch: int) -> None:
+    size = bundle.manifest.input
+    for n in session.buckets or (1, max_batch):
+        try:
+            outputs = session.run(np.zeros((n, size.height, size.width, 3), np.uint8))
+        except RUNTIME_ERRORS as error:
+            raise BundleError(bundle.folder, "warm-up", f"a graph that fails ({error})", "answers") from error
+        for name, rows in outputs.items():
+            # Shapes in a graph's header are a promise; here it is kept or not.
+            if len(rows) != n or not np.isfinite(rows).all():
+                raise BundleError(bundle.folder, f"warm-up: {name}", f"{rows.shape} or not finite", f"{n} rows")

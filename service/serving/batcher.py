@@ -1,0 +1,253 @@
+"""Natural batching: an idle model answers at once; while a batch runs, arrivals gather and form the next one.
+
+There is no fixed waiting time. Everything is counted in images. One thread per queue runs the batches back to
+back and never waits for the event loop between two of them; the loop hears of a whole batch in one call.
+"""
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+
+from service.errors import InferenceFailed, NotReady, QueueFull, RequestError
+from service.model.images import Pixels
+
+Row = TypeVar("Row")
+
+log = logging.getLogger("confgate")
+
+UNLOADED = "this version of the model is no longer served; send the request again"
+
+
+class BatchObserver(Protocol):
+    """Hears of each batch that ran, from the inference thread."""
+
+    def batch_done(self, waits: Sequence[float], seconds: float) -> None: ...
+
+
+class Ticket(Generic[Row]):
+    """Room for one request's images, from admission until they are dispatched or the request is over.
+
+    Used as a context: leaving it gives unused room back and drops images that still wait.
+    """
+
+    __slots__ = ("_batcher", "_left", "_rows", "deadline", "future", "held", "over")
+
+    def __init__(self, batcher: "Batcher[Row]", images: int, deadline: float) -> None:
+        self._batcher = batcher
+        self._left = images
+        self._rows: list[Row | RequestError | None] = [None] * images
+        self.deadline = deadline
+        self.held = images
+        self.over = False
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._batcher.release(self)
+
+    async def result(self) -> list[Row | RequestError]:
+        """One row for each image, in their order, or the error that took its place."""
+        await self.future
+        return [row for row in self._rows if row is not None]
+
+    def settle(self, place: int, row: Row | RequestError) -> None:
+        """On the event loop: one image has its answer."""
+        self._rows[place] = row
+        self._left -= 1
+        if not self._left and not self.future.done():
+            self.future.set_result(None)
+
+    def fail(self, error: RequestError) -> None:
+        """On the event loop: the whole request has its error."""
+        self.over = True
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class _Waiting(NamedTuple, Generic[Row]):
+    ticket: Ticket[Row]
+    place: int
+    image: Pixels
+    since: float
+
+
+class Batcher(Generic[Row]):
+    """A bounded queue of images and the thread that runs them through `run`, batch by batch."""
+
+    def __init__(
+        self,
+        run: Callable[[Pixels], Sequence[Row]],
+        *,
+        name: str,
+        max_batch: int,
+        max_queue: int,
+        observer: BatchObserver,
+    ) -> None:
+        self._run = run
+        self._max_batch = max_batch
+        self._observer = observer
+        self.max_queue = max_queue
+        # Re-entrant, because a batch that ends at once calls `_after_batch` from inside `_dispatch`.
+        self._lock = threading.RLock()
+        self._waiting: deque[_Waiting[Row]] = deque()
+        self._images = 0  # admitted and not yet dispatched: being decoded, or waiting
+        self._busy = False
+        self._closed = False
+        self._seconds_per_image = 0.01
+        self._batch: list[_Waiting[Row]] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    @property
+    def images(self) -> int:
+        """Images that have been let in and are not yet being computed."""
+        return self._images
+
+    @property
+    def seconds_per_image(self) -> float:
+        """About what one image took lately."""
+        return self._seconds_per_image
+
+    def admit(self, images: int, deadline: float) -> Ticket[Row]:
+        """Room for that many images, or QueueFull: before any work is done for them."""
+        with self._lock:
+            if self._closed:
+                raise NotReady(UNLOADED)
+            if self._images + images > self.max_queue:
+                wait = max(1, math.ceil(self._images * self._seconds_per_image))
+                raise QueueFull(
+                    f"{self._images} images are waiting and there is room for {self.max_queue}; try again in {wait} s",
+                    retry_after=wait,
+                )
+            self._images += images
+        return Ticket(self, images, deadline)
+
+    def put(self, ticket: Ticket[Row], place: int, image: Pixels) -> None:
+        """From any thread: an image of a request waits for its batch, perhaps with other requests' images."""
+        with self._lock:
+            if ticket.over:
+                return
+            if not self._closed:
+                self._waiting.append(_Waiting(ticket, place, image, time.monotonic()))
+                if not self._busy:
+                    self._busy = True
+                    self._dispatch()
+                return
+        self.refuse(ticket, place, NotReady(UNLOADED))
+
+    def prepare_if_idle(self, prepare: Callable[[], None], *, here: bool = False) -> bool:
+        """Where nothing runs: has `prepare`, which puts an image, run in the inference thread, and the batch after it.
+
+        One change of threads fewer for a request that finds the model idle. What arrives meanwhile joins the batch.
+        With `here` the event loop's thread, which must be the one that calls, does it all, and no thread changes.
+        """
+        with self._lock:
+            if self._busy or self._closed:
+                return False
+            self._busy = True
+            if not here:
+                self._thread.submit(self._run_batch, prepare).add_done_callback(self._after_batch)
+                return True
+        failure: BaseException | None = None
+        try:
+            self._run_batch(prepare, here=True)
+        except Exception as error:  # noqa: BLE001 - kept, as an executor would keep it
+            failure = error
+        self._batch_ended(failure)
+        return True
+
+    def refuse(self, ticket: Ticket[Row], place: int, error: RequestError) -> None:
+        """From any thread: an image of a request will never be put; the error takes its row's place."""
+        with self._lock:
+            if ticket.over:
+                return
+            ticket.held -= 1
+            self._images -= 1
+        ticket.future.get_loop().call_soon_threadsafe(ticket.settle, place, error)
+
+    def release(self, ticket: Ticket[Row]) -> None:
+        with self._lock:
+            self._images -= ticket.held
+            ticket.held = 0
+            ticket.over = True
+
+    def close(self) -> None:
+        """Stops after the batch that is running; whoever still waits is told so."""
+        with self._lock:
+            self._closed = True
+        self._thread.shutdown(wait=True)
+        _fail_all(self._waiting, NotReady(UNLOADED))
+        self._waiting.clear()
+
+    def _dispatch(self) -> None:
+        # An executor keeps whatever a batch raises in its Future, so that no failure can end the thread.
+        self._thread.submit(self._run_batch).add_done_callback(self._after_batch)
+
+    def _run_batch(self, prepare: Callable[[], None] | None = None, *, here: bool = False) -> None:
+        if prepare is not None:
+            prepare()
+        with self._lock:
+            self._batch = batch = self._take()
+        if not batch:
+            return
+        started = time.monotonic()
+        rows = self._run(np.stack([item.image for item in batch]))
+        seconds = time.monotonic() - started
+        self._seconds_per_image += 0.1 * (seconds / len(batch) - self._seconds_per_image)
+        self._observer.batch_done([started - item.since for item in batch], seconds)
+        if here:
+            _deliver(batch, rows)
+        else:
+            # One wake-up of the loop for all of them.
+            batch[0].ticket.future.get_loop().call_soon_threadsafe(_deliver, batch, rows)
+
+    def _take(self) -> list[_Waiting[Row]]:
+        """The next images, without those whose request is over or past its deadline."""
+        now = time.monotonic()
+        batch: list[_Waiting[Row]] = []
+        while self._waiting and len(batch) < self._max_batch:
+            item = self._waiting.popleft()
+            ticket = item.ticket
+            if ticket.over:
+                continue  # its room was given back when it ended
+            ticket.held -= 1
+            self._images -= 1
+            if now < ticket.deadline:
+                batch.append(item)
+        return batch
+
+    def _after_batch(self, future: Future[None]) -> None:
+        self._batch_ended(future.exception())
+
+    def _batch_ended(self, error: BaseException | None) -> None:
+        if error is not None:
+            log.error("a batch failed", exc_info=error, extra={"images": len(self._batch)})
+            _fail_all(self._batch, InferenceFailed("the model failed on the batch with this image"))
+        self._batch = []
+        with self._lock:
+            if self._waiting and not self._closed:
+                self._dispatch()
+            else:
+                self._busy = False
+
+
+def _deliver(batch: Sequence[_Waiting[Row]], rows: Sequence[Row]) -> None:
+    for item, row in zip(batch, rows, strict=True):
+        item.ticket.settle(item.place, row)
+
+
+def _fail_all(items: Iterable[_Waiting[Row]], error: RequestError) -> None:
+    for ticket in {id(item.ticket): item.ticket for item in items}.values():
+        ticket.future.get_loop().call_soon_threadsafe(ticket.fail, error)

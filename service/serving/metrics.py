@@ -1,0 +1,307 @@
+"""What Prometheus is told. All names begin with confgate_; label values come only from loaded models.
+
+One registry per app. Per request there are a few calls on children bound at load; what is counted for every image
+under every policy is kept as plain integers and put into words only when Prometheus asks (`_ScoreCollector`).
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from service.model.manifest import GraphName, Manifest, Score
+from service.model.scores import HISTOGRAM_EDGES, ScoreName
+
+MODEL = ("model", "version")
+DURATIONS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+MAX_LABELLED_CLASSES = 100
+CUSTOM = "custom"  # the policy of a threshold that an operator has set
+CAPTURE_DROPS = ("queue_full", "duplicate", "error")
+OUTCOMES = ("ok", "invalid", "shed", "timeout", "cancelled", "error")
+PREDICT_ROUTE, INFER_ROUTE = "/v1/predict", "/v2/models/{model}/infer"
+
+
+class ScoreCounts:
+    """How often each histogram bucket and each gap between two thresholds was hit by one score."""
+
+    def __init__(self, score: Score) -> None:
+        ranked = sorted(score.policies.items(), key=lambda item: item[1].threshold)
+        self.reference = score.reference
+        self.policies = tuple(name for name, _ in ranked)
+        self._thresholds = [policy.threshold for _, policy in ranked]
+        # gaps[k] counts the images that exactly the k laxest policies accept.
+        self.gaps = [0] * (len(ranked) + 1)
+        self.buckets = [0] * len(HISTOGRAM_EDGES)
+        self.sum = 0.0
+
+    def add(self, score: float, shown: float) -> None:
+        # bisect_left counts the thresholds below the score: the gate's own `score > threshold`.
+        self.gaps[bisect_left(self._thresholds, score)] += 1
+        self.buckets[bisect_left(HISTOGRAM_EDGES, shown)] += 1
+        self.sum += shown
+
+
+class ModelMetrics:
+    """The children of one model version, bound once."""
+
+    def __init__(self, metrics: "Metrics", manifest: Manifest) -> None:
+        self.labels = (manifest.name, str(manifest.version))
+        self._metrics = metrics
+        self._manifest = manifest
+        # From 0 on: a counter that appears with a 1 has no rate Prometheus could see.
+        self.requests = {route: metrics.bind_requests(self.labels, route) for route in (PREDICT_ROUTE, INFER_ROUTE)}
+        self.accepted = metrics.predictions.labels(*self.labels, "accepted")
+        self.rejected = metrics.predictions.labels(*self.labels, "rejected")
+        self.decode = metrics.decode_seconds.labels(*self.labels)
+        metrics.captured.labels(*self.labels)  # so that it reads 0 and not nothing
+        self.rejected_labels = (
+            [metrics.rejections_by_label.labels(*self.labels, label) for label in manifest.labels]
+            if len(manifest.labels) <= MAX_LABELLED_CLASSES
+            else []
+        )
+        self.scores = {name: ScoreCounts(score) for name, score in manifest.scores.items()}
+        self.graphs: list[GraphName] = []
+        self._policies = [(name, policy) for name, score in manifest.scores.items() for policy in score.policies]
+        self.custom_score: ScoreName | None = None
+        self.custom_decisions = [0, 0]  # rejected, accepted
+
+    def loaded(self, seconds: float, requested: str, active: str) -> None:
+        """From now on this model's counts are part of a scrape, in the place of those of the same version before."""
+        metrics, manifest = self._metrics, self._manifest
+        metrics.serve(self)
+        for name, score in manifest.scores.items():
+            for policy_name, policy in score.policies.items():
+                labels = (*self.labels, policy_name, name)
+                metrics.policy_threshold.labels(*labels).set(float(score.shown(policy.threshold)))
+                metrics.policy_expected.labels(*labels).set(policy.expected_rejection_rate)
+                metrics.policy_images.labels(*labels).set(policy.n)
+                metrics.policy_margin.labels(*labels).set(0)
+        self.show_active(manifest.default.score, manifest.default.policy, False)
+        metrics.device_info.labels(*self.labels, requested, active).set(1)
+        metrics.load_seconds.labels(*self.labels).set(seconds)
+        metrics.model_ready.labels(*self.labels).set(1)
+        metrics.load_failures.labels(self.labels[0])  # so that it reads 0 and not nothing
+
+    def count_image(self, scores: Mapping[ScoreName, tuple[float, float]], class_id: int, accepted: bool) -> None:
+        """One answered image: each score it was given (unbounded, shown), and what was answered."""
+        for name, (score, shown) in scores.items():
+            self.scores[name].add(score, shown)
+        if accepted:
+            self.accepted.inc()
+        else:
+            self.rejected.inc()
+            if self.rejected_labels:
+                self.rejected_labels[class_id].inc()
+
+    def count_custom(self, accepted: bool) -> None:
+        """What the operator's own threshold decides about an answered image."""
+        self.custom_decisions[accepted] += 1
+
+    def show_active(self, score: str, policy: str, ignored: bool) -> None:
+        """Which of the bundle's policies is in use, if it is one of them."""
+        for name, each in self._policies:
+            self._metrics.policy_active.labels(*self.labels, each, name).set((name, each) == (score, policy))
+        self._metrics.gate_ignored.labels(*self.labels).set(ignored)
+
+    def show_custom(self, score: ScoreName, threshold: float, expected: float, margin: float, n: int) -> None:
+        """An operator's own threshold is in use."""
+        self.drop_custom()
+        labels, metrics = (*self.labels, CUSTOM, score), self._metrics
+        metrics.policy_threshold.labels(*labels).set(threshold)
+        metrics.policy_expected.labels(*labels).set(expected)
+        metrics.policy_margin.labels(*labels).set(margin)
+        metrics.policy_images.labels(*labels).set(n)
+        metrics.policy_active.labels(*labels).set(1)
+        self.custom_score = score
+
+    def drop_custom(self) -> None:
+        """It is no longer in use. Its counts stay, so that they go on where they were when there is one again."""
+        if self.custom_score is None:
+            return
+        metrics = self._metrics
+        gauges = (metrics.policy_threshold, metrics.policy_expected, metrics.policy_margin)
+        for gauge in (*gauges, metrics.policy_images, metrics.policy_active):
+            gauge.remove(*self.labels, CUSTOM, self.custom_score)
+        self.custom_score = None
+
+    def queue(self, graph: GraphName, limit: int, images: Callable[[], float]) -> "QueueMetrics":
+        metrics, labels = self._metrics, (*self.labels, graph)
+        self.graphs.append(graph)
+        metrics.queue_limit.labels(*labels).set(limit)
+        metrics.queue_images.labels(*labels).set_function(images)
+        return QueueMetrics(metrics, labels)
+
+    def retired(self) -> None:
+        """Nothing of this version is told any more, unless another bundle of the same version took its place."""
+        self._metrics.forget(self)
+
+
+class QueueMetrics:
+    """Hears of each batch of one queue."""
+
+    def __init__(self, metrics: "Metrics", labels: tuple[str, ...]) -> None:
+        self._wait = metrics.queue_seconds.labels(*labels)
+        self._inference = metrics.inference_seconds.labels(*labels)
+        self._batch_size = metrics.batch_size.labels(*labels)
+
+    def batch_done(self, waits: Sequence[float], seconds: float) -> None:
+        self._inference.observe(seconds)
+        self._batch_size.observe(len(waits))
+        for wait in waits:
+            self._wait.observe(wait)
+
+
+class _ScoreCollector(Collector):
+    """Turns the counts of the loaded models into metric families at scrape time."""
+
+    def __init__(self, models: Callable[[], Iterable[ModelMetrics]]) -> None:
+        self._models = models
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        live = HistogramMetricFamily(
+            "confgate_confidence", "Scores of answered images, shown between 0 and 1.", labels=(*MODEL, "score")
+        )
+        reference = HistogramMetricFamily(
+            "confgate_reference_confidence",
+            "Scores of the calibration images, in the same buckets.",
+            labels=(*MODEL, "score"),
+        )
+        decisions = CounterMetricFamily(
+            "confgate_policy_decisions",
+            "What each policy would have decided about each answered image.",
+            labels=(*MODEL, "policy", "score", "decision"),
+        )
+        for model in self._models():
+            for score, counts in model.scores.items():
+                labels = (*model.labels, score)
+                live.add_metric(labels, _cumulative(counts.buckets), counts.sum)
+                reference.add_metric(labels, _cumulative(counts.reference.counts), None)
+                gaps = list(counts.gaps)
+                for rank, policy in enumerate(counts.policies):
+                    rejected, accepted = sum(gaps[: rank + 1]), sum(gaps[rank + 1 :])
+                    decisions.add_metric((*model.labels, policy, score, "accepted"), accepted)
+                    decisions.add_metric((*model.labels, policy, score, "rejected"), rejected)
+            if model.custom_score is not None:
+                rejected, accepted = model.custom_decisions
+                decisions.add_metric((*model.labels, CUSTOM, model.custom_score, "accepted"), accepted)
+                decisions.add_metric((*model.labels, CUSTOM, model.custom_score, "rejected"), rejected)
+        yield from (live, reference, decisions)
+
+
+def _cumulative(counts: Sequence[int]) -> list[tuple[str, float]]:
+    total, buckets = 0, []
+    for edge, count in zip(HISTOGRAM_EDGES, list(counts), strict=True):
+        total += count
+        buckets.append((str(edge), float(total)))
+    return [*buckets, ("+Inf", float(total))]
+
+
+class Metrics:
+    """Every metric of one app."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._served: dict[tuple[str, str], ModelMetrics] = {}
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"confgate_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"confgate_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, edges: Sequence[float], *labels: str) -> Histogram:
+            return Histogram(f"confgate_{name}", text, labels, buckets=edges, registry=registry)
+
+        policy, graph = (*MODEL, "policy", "score"), (*MODEL, "graph")
+        self.requests = counter("requests", "Requests for predictions.", *MODEL, "route", "outcome")
+        self.predictions = counter("predictions", "Images, by what was answered.", *MODEL, "decision")
+        self.rejections_by_label = counter(
+            "rejections_by_label", "Rejected images, by the class they were taken for.", *MODEL, "label"
+        )
+        self.policy_threshold = gauge("policy_threshold", "Threshold, shown between 0 and 1.", *policy)
+        self.policy_expected = gauge(
+            "policy_expected_rejection_rate", "Share of the calibration images that are rejected.", *policy
+        )
+        self.policy_margin = gauge(
+            "policy_expected_rejection_margin", "How far off that may be: a custom threshold lies in a bucket.", *policy
+        )
+        self.gate_ignored = gauge("gate_ignored", "1 where what an operator set cannot be in force.", *MODEL)
+        self.policy_images = gauge("policy_calibration_images", "Images the expectation rests on.", *policy)
+        self.policy_active = gauge("policy_active", "1 where requests that name no policy use it.", *policy)
+        self.request_seconds = histogram(
+            "request_duration_seconds", "From a request's first byte to its answer.", DURATIONS, *MODEL, "route"
+        )
+        self.decode_seconds = histogram("decode_duration_seconds", "Decoding one image.", DURATIONS, *MODEL)
+        self.queue_seconds = histogram("queue_duration_seconds", "An image's wait for its batch.", DURATIONS, *graph)
+        self.inference_seconds = histogram("inference_duration_seconds", "Computing one batch.", DURATIONS, *graph)
+        self.batch_size = histogram("batch_size", "Images in a batch.", BATCH_SIZES, *graph)
+        self.queue_images = gauge("queue_images", "Images let in and not yet being computed.", *graph)
+        self.queue_limit = gauge("queue_limit_images", "Images that may wait at most.", *graph)
+        self.device_info = gauge("device_info", "Device asked for and device in use.", *MODEL, "requested", "active")
+        self.model_ready = gauge("model_ready", "1 while this version is served.", *MODEL)
+        self.load_seconds = gauge("model_load_seconds", "Time to verify, open and warm up.", *MODEL)
+        self.load_failures = counter("model_load_failures", "Bundles that were refused.", "model")
+        self.in_flight = gauge("requests_in_flight", "Requests being answered, this scrape among them.")
+        self.captured = counter("captured_images", "Refused images that were kept.", *MODEL)
+        self.capture_dropped = counter("capture_dropped", "Refused images that were to be kept and were not.", "reason")
+        for reason in CAPTURE_DROPS:
+            self.capture_dropped.labels(reason)
+        self.capture_images = gauge("capture_images", "Images in the capture folder.")
+        self.capture_bytes = gauge("capture_bytes", "Bytes in the capture folder.")
+        self.refused_keys = counter("unauthorised_requests", "Requests without a key, or with an unknown one.")
+        self._described = (
+            *(self.policy_threshold, self.policy_expected, self.policy_images, self.policy_active),
+            *(self.policy_margin, self.gate_ignored, self.device_info),
+        )
+        self._of_version: tuple[Counter | Gauge | Histogram, ...] = (
+            *(self.requests, self.predictions, self.rejections_by_label, *self._described, self.request_seconds),
+            *(self.decode_seconds, self.queue_seconds, self.inference_seconds, self.batch_size),
+            *(self.queue_images, self.queue_limit, self.model_ready, self.load_seconds, self.captured),
+        )
+        registry.register(_ScoreCollector(lambda: list(self._served.values())))
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+
+    def serve(self, model: ModelMetrics) -> None:
+        if model.labels in self._served:
+            # What the bundle before said of its policies and its device need not be true of this one.
+            self._remove(model.labels, self._described)
+        self._served[model.labels] = model
+
+    def forget(self, model: ModelMetrics) -> None:
+        if self._served.get(model.labels) is model:
+            del self._served[model.labels]
+            for graph in model.graphs:
+                # A gauge and its function hold each other, and through them the queue and its session.
+                self.queue_images.labels(*model.labels, graph).set_function(float)
+            self._remove(model.labels, self._of_version)
+
+    def _remove(self, labels: tuple[str, str], metrics: Iterable[Counter | Gauge | Histogram]) -> None:
+        for metric in metrics:
+            metric.remove_by_labels(dict(zip(MODEL, labels, strict=True)))
+
+    def bind_requests(self, model: tuple[str, str], route: str) -> "RequestMetrics":
+        return RequestMetrics(
+            {outcome: self.requests.labels(*model, route, outcome) for outcome in OUTCOMES},
+            self.request_seconds.labels(*model, route),
+        )
+
+
+class RequestMetrics:
+    """Outcome and duration of one route's requests for one model version; both empty where none was found."""
+
+    __slots__ = ("_outcomes", "_seconds")
+
+    def __init__(self, outcomes: Mapping[str, Counter], seconds: Histogram) -> None:
+        self._outcomes = outcomes
+        self._seconds = seconds
+
+    def done(self, outcome: str, seconds: float) -> None:
+        self._outcomes[outcome].inc()
+        self._seconds.observe(seconds)

@@ -1,0 +1,131 @@
+"""What an operator has set at run time, kept in STATE/gates.json across restarts.
+
+A state file that cannot be read stops the start. The other choice, to begin with the bundles' own thresholds, could
+let pass what the operator meant to refuse, and nobody would know.
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, Field, PositiveInt, ValidationError
+
+from service.errors import SettingsError, StateError, StateNotSaved
+from service.model.manifest import Contract, Name, Rate, Text
+
+FILE = "gates.json"
+MAX_HISTORY = 1000
+
+Word = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class GateRecord(Contract):
+    """A gate in full: also a custom one, and also one of a bundle that is gone."""
+
+    score: Word
+    policy: Word
+    threshold: float
+    threshold_raw: float
+    expected_rejection_rate: Rate
+
+
+class GateSetting(Contract):
+    """What an operator set for one version."""
+
+    model: Name
+    version: PositiveInt
+    gate: GateRecord
+    custom: bool
+    # A custom threshold means nothing for other weights than these.
+    graph_sha256: str
+    by: Word
+    at: AwareDatetime
+    note: Text | None = None
+
+
+class GateChangeRecord(Contract):
+    """One line of the history."""
+
+    model: Name
+    version: PositiveInt
+    action: Literal["set", "reset"]
+    by: Word
+    at: AwareDatetime
+    note: Text | None = None
+    before: GateRecord | None
+    after: GateRecord | None
+
+
+class State(Contract):
+    schema_version: Literal[1] = 1
+    gates: tuple[GateSetting, ...] = ()
+    history: tuple[GateChangeRecord, ...] = ()
+
+
+class StateFile:
+    """STATE/gates.json. Written whole, beside, and renamed: a reader sees the old or the new, never half."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError(f"state: '{folder}' is not allowed: {error.strerror}") from error
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise SettingsError(f"state: '{folder}' is not allowed: this user cannot write there")
+        self._known: bytes | None = None
+
+    def read(self) -> State:
+        content = self._content()
+        if content is None:
+            return State()
+        try:
+            state = State.model_validate_json(content, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
+            raise StateError(
+                f"{self.path}: {where}: {first['msg']}. It holds the thresholds that an operator set: mend it or bring "
+                "back a copy; or, if the bundles' own thresholds may be used again, move it away"
+            ) from error
+        self._known = content
+        return state
+
+    def write(self, state: State) -> None:
+        """On disk when this returns, or StateNotSaved and nothing changed."""
+        content = (state.model_dump_json(indent=2) + "\n").encode()
+        partial = self.path.with_name(f".{FILE}.partial")
+        try:
+            if self._content() != self._known:
+                raise StateNotSaved(
+                    f"{self.path} was written by somebody else since this service read it: give each service a state "
+                    "folder of its own, and restart this one"
+                )
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self.path)
+            self._known = content
+            _sync_folder(self.path.parent)
+        except OSError as error:
+            raise StateNotSaved(f"{self.path} cannot be written: {error.strerror}; nothing was changed") from error
+
+    def _content(self) -> bytes | None:
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StateError(f"{self.path} cannot be read: {error.strerror}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes the rename itself durable; not every system lets a folder be opened."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

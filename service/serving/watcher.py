@@ -1,0 +1,91 @@
+"""--watch: a changed folder under models/ is loaded by itself, once it has come to rest.
+
+The folder is looked at every few seconds, for the file systems that containers mount send no events. A model whose
+files are the same in two looks is at rest; then it is loaded, which verifies every hash. What was refused is tried
+again when its files change, and not before.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+from service.errors import RequestError
+from service.model.folders import Fingerprint, find_names, fingerprint, is_unfinished
+from service.serving.loader import Repository
+from service.serving.registry import Registry
+
+log = logging.getLogger("confgate")
+
+State = Fingerprint | Literal["gone", "unfinished"]
+Look = Mapping[str, State]
+
+
+class Watcher:
+    def __init__(self, models: Path, seconds: float, registry: Registry, repository: Repository) -> None:
+        self._models = models
+        self._seconds = seconds
+        self._registry = registry
+        self._repository = repository
+        self._last: Look = {}
+        self._settled: dict[str, State] = {}
+
+    def remember(self) -> None:
+        """Before the start loads everything: what is there now needs no second load."""
+        self._last = look(self._models)
+        self._settled = dict(self._last)
+
+    @asynccontextmanager
+    async def watching(self, wanted: bool) -> AsyncIterator[None]:
+        """Looks for as long as the context lasts."""
+        task = asyncio.get_running_loop().create_task(self._look_for_ever()) if wanted else None
+        yield
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds)
+            await self.follow(await asyncio.to_thread(look, self._models))
+
+    async def follow(self, now: Look) -> None:
+        """Acts on what is at rest and not yet acted on."""
+        last, self._last = self._last, now
+        if not now:
+            # A mount that is away for a moment looks like this; nobody means to unload everything.
+            if last:
+                log.warning(
+                    "the models folder is gone or empty: what is served goes on", extra={"models": str(self._models)}
+                )
+            return
+        for name in sorted({*now, *self._settled}):
+            state = now.get(name, "gone")
+            at_rest = state == last.get(name, "gone")
+            if at_rest and state != "unfinished" and state != self._settled.get(name, "gone"):
+                self._settled[name] = state
+                await self._change(name, state)
+
+    async def _change(self, name: str, state: State) -> None:
+        log.info("a model's folder has changed", extra={"model": name})
+        if state != "gone":
+            change = self._repository.load(name)
+        elif name in self._registry.table:
+            change = self._repository.unload(name)
+        else:
+            return
+        # Whatever goes wrong with one model, the others are watched on.
+        (outcome,) = await asyncio.gather(change, return_exceptions=True)
+        # What was refused is counted and logged by the repository already.
+        if isinstance(outcome, Exception) and not isinstance(outcome, RequestError):
+            log.error("a changed model could not be loaded", exc_info=outcome, extra={"model": name})
+
+
+def look(models: Path) -> Look:
+    """The models folder as it stands; empty if it cannot be read."""
+    try:
+        return {name.name: "unfinished" if is_unfinished(name) else fingerprint(name) for name in find_names(models)}
+    except OSError:
+        return {}

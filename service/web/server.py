@@ -1,0 +1,62 @@
+"""uvicorn, with a drain: on SIGTERM requests in flight are answered, new ones get 503, then the process ends."""
+
+import gc
+import signal
+import sys
+import time
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from service.settings import Settings
+from service.web.request_context import Lifecycle
+from service.web.uvicorn_protocol import strict_protocol
+
+SWITCH_SECONDS = 0.0005
+# Objects that are alive at once while requests are answered come and go by the thousand, which Python's own 700 takes
+# for a leak: it then looks for cycles many times a second, through all that was loaded at the start. So many objects
+# more are one look in a while, and a few megabytes.
+COLLECT_AFTER = 20_000
+
+
+class DrainingServer(uvicorn.Server):
+    def __init__(self, app: FastAPI, settings: Settings) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app.state.edge,
+                host=settings.host,
+                port=settings.port,
+                lifespan="on",
+                http=strict_protocol(settings.body_timeout_ms / 1000),
+                ws="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                # The peer is who it is: what X-Forwarded-For says must not make anybody look near.
+                proxy_headers=False,
+                # Longer than load balancers keep theirs: the side that opened a connection should close it.
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        # A batch that is done waits for the interpreter lock before the next one can start. Python lets a thread keep
+        # it for 5 ms at a time, in which several images could have been computed.
+        sys.setswitchinterval(SWITCH_SECONDS)
+        gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
+        self._lifecycle: Lifecycle = app.state.lifecycle
+        self._drain_seconds = settings.drain_seconds
+        self._drained_by = 0.0
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._lifecycle.draining or not self._lifecycle.ready:
+            super().handle_exit(sig, frame)
+            return
+        self._lifecycle.draining = True
+        # A person at the keyboard has decided already.
+        self._drained_by = time.monotonic() + (0 if sig == signal.SIGINT else self._drain_seconds)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._lifecycle.draining and (self._lifecycle.in_flight == 0 or time.monotonic() >= self._drained_by):
+            self.should_exit = True
+        return await super().on_tick(counter)

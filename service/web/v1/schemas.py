@@ -1,0 +1,183 @@
+"""What the /v1 routes answer, as OpenAPI shows it."""
+
+from typing import Annotated, Any
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from service.model.manifest import (
+    Default,
+    Display,
+    Figure,
+    GraphName,
+    HashedFile,
+    Histogram,
+    Input,
+    Provenance,
+    Typicality,
+)
+from service.model.scores import ScoreName
+from service.model.session import ActiveDevice, Device
+from service.serving.override_store import GateChangeRecord
+
+
+class Answer(BaseModel):
+    """A field that is answered and not described here is a mistake."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+# An error in the document of a route; FastAPI would call its type application/json.
+PROBLEM: dict[str, Any] = {
+    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemResponse"}}}
+}
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Prediction(Answer):
+    """One image's answer. A refused image is an answer too: `in_distribution` is false."""
+
+    class_id: int = Field(description="Index of the most likely class in the model's labels.")
+    label: str = Field(description="Name of the most likely class.")
+    probabilities: dict[str, Share] = Field(
+        description="Softmax by label, in the model's order; with top_k only the largest, largest first."
+    )
+    confidence: Share = Field(
+        description="The model's confidence c in this input; of a plain classifier, its largest softmax."
+    )
+    confidence_preprocessed: Share | None = Field(
+        description="The same after input preprocessing; null unless preprocess=true or its score was asked for."
+    )
+    typicality: Share | None = Field(
+        description="A p-value: the share of the images this model gets right that look at least as unusual as this "
+        "one (0.005: 1 in 200). Null where the model has no such score."
+    )
+    in_distribution: bool = Field(description="Whether the gate lets the image pass: score_value > threshold.")
+    score: ScoreName = Field(description="The score that was compared.")
+    score_value: Share = Field(
+        description="Its value for this image. Energy and max_logit are shown relative to the calibration images: 0.5 "
+        "is their median, 0.25 and 0.75 are their quartiles."
+    )
+    policy: str = Field(description="The policy that set the threshold.")
+    threshold: Share = Field(description="What the score must exceed.")
+
+
+class ProblemItem(Answer):
+    """Why something failed."""
+
+    type: str = Field(description="Machine-readable kind.", examples=["urn:confgate:problem:invalid-image"])
+    title: str
+    status: int
+    detail: str = Field(description="What happened and what to do about it.")
+    index: int | None = Field(default=None, description="Which image of the request, counted from 0.")
+
+
+class FailedItem(Answer):
+    """Takes a prediction's place where partial=true was asked for and one image failed."""
+
+    error: ProblemItem
+
+
+class PredictResponse(Answer):
+    id: str = Field(description="The request's id, also in X-Request-Id.")
+    model: str
+    version: int
+    predictions: list[Prediction | FailedItem] = Field(description="One for each image, in their order.")
+
+
+class PredictRequest(BaseModel):
+    """The JSON form of a request."""
+
+    images: list[Annotated[str, Field(json_schema_extra={"format": "byte"})]] = Field(
+        min_length=1, description="Encoded image files, each as base64."
+    )
+
+
+class ProblemResponse(ProblemItem):
+    """RFC 9457."""
+
+    request_id: str
+
+
+class PolicyInfo(Answer):
+    threshold: Share = Field(description="As answers show it.")
+    threshold_raw: float = Field(description="As it is compared: on the score's unbounded scale.")
+    expected_rejection_rate: Share
+    expected_rejection_interval: tuple[Share, Share] | None = Field(
+        description="Where the rate of images like the calibration images lies, with 95 % probability."
+    )
+    detection_error: Share | None
+    n: int = Field(description="Calibration images behind these numbers.")
+    how: str
+
+
+class ScoreInfo(Answer):
+    epsilon: float | None
+    temperature: float | None
+    display: Display | None = Field(
+        description="Answers show sigmoid((score − location) / scale); null: sigmoid(score)."
+    )
+    typicality: Typicality | None = Field(description="Quantiles of the calibration images, for score typicality.")
+    policies: dict[str, PolicyInfo]
+    reference: Histogram
+
+
+class DeviceInfo(Answer):
+    requested: Device
+    active: ActiveDevice
+
+
+class ActiveGate(Answer):
+    """What decides for requests that name neither score nor policy."""
+
+    score: ScoreName
+    policy: str = Field(description="A policy of the bundle, or `custom`: an operator's own threshold.")
+    threshold: Share = Field(description="As answers show it.")
+    threshold_raw: float = Field(description="As it is compared: on the score's unbounded scale.")
+    expected_rejection_rate: Share
+    expected_rejection_margin: Share = Field(
+        description="How far off that may be; not 0 only for a custom threshold, which lies in a histogram's bucket."
+    )
+    n: int = Field(description="Calibration images behind these numbers.")
+    set_by_operator: bool = Field(description="False where it is the bundle's default.")
+
+
+class GateInfo(ActiveGate):
+    """The same for operators."""
+
+    model: str
+    version: int
+    by: str | None = Field(description="Whose key set it; null where it is the bundle's default.")
+    at: AwareDatetime | None
+    note: str | None
+    ignored: str | None = Field(description="Why something that was set is not in force; null where all is well.")
+
+
+class GateHistory(Answer):
+    changes: list[GateChangeRecord]
+
+
+class VersionInfo(Answer):
+    version: int
+    created: AwareDatetime
+    provenance: Provenance
+    device: DeviceInfo
+    input: Input
+    labels: tuple[str, ...]
+    temperature: float
+    scores: dict[ScoreName, ScoreInfo]
+    default: Default = Field(description="Score and policy that the bundle ships with.")
+    active: ActiveGate
+    evaluation: tuple[Figure, ...]
+    graphs: dict[GraphName, HashedFile]
+    external_data: tuple[HashedFile, ...]
+
+
+class ModelInfo(Answer):
+    name: str
+    default_version: int
+    versions: list[VersionInfo]
+
+
+class ModelsResponse(Answer):
+    default_model: str | None = Field(description="Used where a request names none; null while nothing is loaded.")
+    models: list[ModelInfo]

@@ -1,0 +1,89 @@
+"""Out-of-distribution images: noise, photos that come in pairs, and their combination."""
+
+import numpy as np
+import pytest
+
+from training.data.ood import all_images_parts, load_outside, noise
+from training.errors import DataError
+
+
+def write_photos(root, name, images=40, kind=0):
+    """Image i of every set made here has i in its first pixel, so that a test can see which photos it got."""
+    x = np.full((images, 4, 4, 3), kind, np.uint8)
+    x[:, 0, 0, 0] = np.arange(images)
+    np.savez(root / f"{name}.npz", x=x)
+
+
+def photos_of(images):
+    return set(images[:, 0, 0, 0].tolist())
+
+
+def test_uniform_noise_is_uniform_over_all_levels():
+    """10,000 images; every level of a byte is equally likely (χ² over 256 levels), and values are independent."""
+    images = noise("uniform", 8)
+    assert images.shape == (10_000, 8, 8, 3)
+    counts = np.bincount(images.ravel(), minlength=256)
+    expected = images.size / 256
+    assert ((counts - expected) ** 2 / expected).sum() < 350  # 255 degrees of freedom: p < 0.0001 beyond
+    assert abs(np.corrcoef(images[:, 0, 0, 0], images[:, 0, 0, 1])[0, 1]) < 0.05
+
+
+def test_gaussian_noise_has_the_moments_of_the_paper():
+    """N(0.5, 1) clipped to [0, 1]: 30.85 % of values at each end, standard deviation 1 in between."""
+    from scipy.stats import norm
+
+    values = noise("gaussian", 8) / 255
+    at_end = norm.cdf(-0.5)
+    assert (values == 0).mean() == pytest.approx(at_end + norm.cdf(0.5 / 255 - 0.5) - norm.cdf(-0.5), abs=2e-3)
+    assert (values == 1).mean() == pytest.approx(at_end, abs=3e-3)
+    assert values.mean() == pytest.approx(0.5, abs=2e-3)
+    assert (values < 0.25).mean() == pytest.approx(norm.cdf(-0.25), abs=3e-3)
+
+
+def test_noise_is_the_same_every_time():
+    """Noise follows from its name and size alone."""
+    assert np.array_equal(noise("gaussian", 4), noise("gaussian", 4))
+    assert not np.array_equal(noise("gaussian", 4), noise("uniform", 4))
+
+
+def test_crop_and_resize_share_their_calibration_photos(tmp_path):
+    """No photo that calibrates in one form is tested in the other, and together the parts are the whole set."""
+    write_photos(tmp_path, "tinyimagenet_crop", kind=1)
+    write_photos(tmp_path, "tinyimagenet_resize", kind=2)
+    crop = load_outside("tinyimagenet_crop", tmp_path, calibration=10)
+    resize = load_outside("tinyimagenet_resize", tmp_path, calibration=10)
+    assert photos_of(crop.calibration) == photos_of(resize.calibration)
+    assert len(crop.calibration) == 10
+    assert photos_of(crop.calibration) | photos_of(crop.test) == set(range(40))
+    assert photos_of(crop.calibration).isdisjoint(photos_of(resize.test))
+
+
+def test_pairs_of_different_length_are_refused(tmp_path):
+    """A crop set with fewer images than its resize set cannot be split by photo."""
+    write_photos(tmp_path, "tinyimagenet_crop", images=30)
+    write_photos(tmp_path, "tinyimagenet_resize")
+    with pytest.raises(DataError, match="'tinyimagenet_crop' has 30 images and 'tinyimagenet_resize' 40"):
+        load_outside("tinyimagenet_crop", tmp_path, calibration=10)
+
+
+def test_all_images_takes_stand_ins_and_names_them(tmp_path):
+    """The paper's sets are preferred; where one is absent its stand-in is used and reported."""
+    for name in ("tinyimagenet_crop", "tinyimagenet_resize", "lsun_bedroom_crop", "lsun_bedroom_resize", "isun"):
+        write_photos(tmp_path, name)
+    write_photos(tmp_path, "places_resize")
+    together = load_outside("all_images", tmp_path, calibration=10)
+    assert together.made_of == (
+        *("tinyimagenet_crop", "tinyimagenet_resize", "lsun_bedroom_crop", "lsun_bedroom_resize", "isun"),
+    )
+    assert together.stand_ins == ("lsun_bedroom_crop", "lsun_bedroom_resize")
+    assert (len(together.calibration), len(together.test)) == (50, 150)
+    (tmp_path / "lsun_bedroom_crop.npz").unlink()
+    with pytest.raises(DataError, match="needs lsun_crop or lsun_bedroom_crop"):
+        all_images_parts(tmp_path)
+
+
+def test_too_small_a_set_is_refused(tmp_path):
+    """A set that calibration would use up is no test."""
+    write_photos(tmp_path, "places_resize")
+    with pytest.raises(DataError, match="40 images, too few for 1000 calibration"):
+        load_outside("places_resize", tmp_path)

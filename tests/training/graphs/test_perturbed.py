@@ -1,0 +1,107 @@
+"""The perturbed graph of a bundle, against torch autograd, and the choice of ε without out-of-distribution images."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from service.model.scores import score_images
+from training.errors import ExportError
+from training.graphs.from_torch import export_network, open_graph, run_graph
+from training.graphs.perturbed import (
+    EPSILONS,
+    ODIN_TEMPERATURE,
+    check_perturbed_parity,
+    choose_epsilon,
+    choose_epsilon_outside,
+    perturbed_graph,
+    preprocessed_score,
+)
+from training.graphs.perturbed_images import moved_images_of
+from training.metrics.detection import detection_error
+from training.networks import add_confidence_branch, compact
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)
+
+
+def network_with(branch: bool):
+    torch.manual_seed(0)
+    net = compact(4, 16, (8, 12, 16))
+    return (add_confidence_branch(net, (6,)) if branch else net).eval()
+
+
+@pytest.fixture(scope="module")
+def images():
+    return np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("branch", [True, False])
+def test_equals_torch_autograd(branch, images):
+    """With the branch and, as ODIN, without it the preprocessed score is torch's at every batch size."""
+    network = network_with(branch)
+    perturbed = perturbed_graph(export_network(network, MEAN, STD, 16))
+    assert check_perturbed_parity(perturbed, network, MEAN, STD, images, epsilon=0.01) < 1e-4
+
+
+def test_a_wrong_direction_is_refused(images):
+    """A graph that moves the image away from confidence does not pass the check."""
+    network = network_with(True)
+    perturbed = perturbed_graph(export_network(network, MEAN, STD, 16))
+    for node in perturbed.graph.node:
+        if node.op_type == "Sign":
+            node.input[:], direction = ["reversed"], node.input[0]
+            place = list(perturbed.graph.node).index(node)
+            break
+    perturbed.graph.node.insert(place, onnx.helper.make_node("Neg", [direction], ["reversed"]))
+    with pytest.raises(ExportError, match="differs from torch"):
+        check_perturbed_parity(perturbed, network, MEAN, STD, images, epsilon=0.05)
+
+
+@pytest.mark.parametrize("output", ["logits", "confidence_logit"])
+def test_wrong_answers_for_the_clean_image_are_refused(images, output):
+    """A perturbed graph whose own logits or confidence are off is refused, though its preprocessed score is right."""
+    network = network_with(True)
+    perturbed = perturbed_graph(export_network(network, MEAN, STD, 16))
+    for node in perturbed.graph.node:
+        node.input[:] = [f"true_{output}" if name == output else name for name in node.input]
+        node.output[:] = [f"true_{output}" if name == output else name for name in node.output]
+    perturbed.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1e-2), "error"))
+    perturbed.graph.node.append(onnx.helper.make_node("Add", [f"true_{output}", "error"], [output]))
+    with pytest.raises(ExportError, match="differs from torch"):
+        check_perturbed_parity(perturbed, network, MEAN, STD, images, epsilon=0.01)
+
+
+@pytest.mark.parametrize("branch", [True, False])
+def test_chosen_epsilon_has_the_least_detection_error_of_the_grid(branch, images):
+    """No ε of the grid separates right from wrong answers better than the chosen one."""
+    network = network_with(branch)
+    perturbed = perturbed_graph(export_network(network, MEAN, STD, 16))
+    session = open_graph(perturbed)
+    right = np.random.default_rng(1).random(len(images)) < 0.6
+    score = preprocessed_score(network)
+    chosen = choose_epsilon(moved_images_of(perturbed), score, images, right)
+    errors = {}
+    for epsilon in EPSILONS:
+        values = score_images(score, run_graph(session, images, epsilon=epsilon), ODIN_TEMPERATURE)
+        errors[epsilon] = detection_error(values[right], values[~right]).detection_error
+    assert errors[chosen] == min(errors.values())
+
+
+@pytest.mark.parametrize("branch", [True, False])
+def test_epsilon_chosen_on_outside_images_has_the_least_detection_error(branch, images):
+    """No ε of the grid separates the images from those of two other sets together better than the chosen one."""
+    network = network_with(branch)
+    perturbed = perturbed_graph(export_network(network, MEAN, STD, 16))
+    session = open_graph(perturbed)
+    random = np.random.default_rng(1)
+    outside = [random.integers(0, high, (20, 16, 16, 3), dtype=np.uint8) for high in (60, 200)]
+    score = preprocessed_score(network)
+    chosen = choose_epsilon_outside(moved_images_of(perturbed), score, images, outside)
+    errors = {}
+    for epsilon in EPSILONS:
+        inside, *others = (
+            score_images(score, run_graph(session, part, epsilon=epsilon), ODIN_TEMPERATURE)
+            for part in (images, *outside)
+        )
+        errors[epsilon] = detection_error(inside, np.concatenate(others)).detection_error
+    assert errors[chosen] == min(errors.values())

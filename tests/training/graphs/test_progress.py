@@ -1,0 +1,22 @@
+"""The line that shows how far a calibration is."""
+
+import io
+
+from rich.console import Console
+
+from training.graphs.progress import counting_images, images_done
+
+
+def shown(force_terminal: bool) -> str:
+    console = Console(file=io.StringIO(), force_terminal=force_terminal, width=100)
+    with counting_images(console, "calibrating"):
+        for _ in range(3):
+            images_done(500)
+    images_done(500)  # nobody listens any more
+    return console.file.getvalue()
+
+
+def test_a_terminal_shows_the_count_and_a_pipe_stays_clean() -> None:
+    """Images are added up while the block runs; where nobody looks nothing is written."""
+    assert "calibrating" in shown(force_terminal=True)
+    assert shown(force_terminal=False) == ""

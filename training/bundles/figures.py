@@ -1,0 +1,80 @@
+"""What a bundle's graph does on test images: every figure is measured on ONNX Runtime's outputs and carries its n."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.model.bundle import Figure, Input, Score
+from service.model.images import fit_array
+from service.model.scores import Outputs, ScoreName, accept
+from training.metrics.detection import auroc, detection_error, fpr_at_tpr
+
+
+def as_served(images: NDArray[np.uint8], target: Input) -> NDArray[np.uint8]:
+    """Images of any size, brought to the bundle's size by the code that serves."""
+    if images.shape[1:3] == (target.height, target.width):
+        return images
+    return np.stack([fit_array(image, target) for image in images])
+
+
+def in_distribution_figures(
+    data: str, outputs: Outputs, labels: NDArray[np.int64], scores: dict[ScoreName, Score]
+) -> list[Figure]:
+    """Accuracy; and for each policy how much is refused and how accurate the accepted answers are."""
+    right = outputs["logits"].argmax(axis=1) == labels
+    figures = [Figure(metric="accuracy", data=data, value=float(right.mean()), n=len(labels))]
+    for name, score in scores.items():
+        values = score.of_images(name, outputs)
+        if right.any() and not right.all():
+            figures.append(
+                Figure(
+                    metric="auroc_misclassified",
+                    data=data,
+                    value=auroc(values[right], values[~right]),
+                    n=len(labels),
+                    score=name,
+                )
+            )
+        for policy_name, policy in score.policies.items():
+            kept = np.asarray(accept(values, policy.threshold))  # type: ignore[arg-type]
+            where = {"data": data, "score": name, "policy": policy_name}
+            figures.append(Figure(metric="rejection_rate", value=float(1 - kept.mean()), n=len(labels), **where))
+            if kept.any():
+                figures.append(
+                    Figure(
+                        metric="accepted_accuracy",
+                        value=float(right[kept].mean()),
+                        n=int(kept.sum()),
+                        **where,
+                    )
+                )
+    return figures
+
+
+def out_of_distribution_figures(
+    data: str, inside: Outputs, outside: Outputs, scores: dict[ScoreName, Score]
+) -> list[Figure]:
+    """How well each score separates the in-distribution test images from these, and what each policy refuses."""
+    figures = []
+    for name, score in scores.items():
+        accepted = score.of_images(name, inside)
+        refused = score.of_images(name, outside)
+        separation = {
+            "auroc": auroc(accepted, refused),
+            "fpr_at_95_tpr": fpr_at_tpr(accepted, refused),
+            "detection_error": detection_error(accepted, refused).detection_error,
+        }
+        n = len(accepted) + len(refused)
+        figures += [Figure(metric=m, data=data, value=v, n=n, score=name) for m, v in separation.items()]
+        for policy_name, policy in score.policies.items():
+            rate = float(np.mean(refused <= policy.threshold))
+            figures.append(
+                Figure(
+                    metric="rejection_rate",
+                    data=data,
+                    value=rate,
+                    n=len(refused),
+                    score=name,
+                    policy=policy_name,
+                )
+            )
+    return figures

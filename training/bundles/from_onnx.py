@@ -1,0 +1,175 @@
+"""`confgate-train import-onnx`: any ONNX image classifier becomes a bundle, gated on its largest softmax."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import version_converter
+
+from service.errors import RequestError
+from service.model.bundle import Bundle, Input, Provenance
+from service.model.images import decode
+from service.model.session import RUNTIME_ERRORS
+from training.bundles.card import write_card
+from training.bundles.write import Graphs, assemble_bundle, check_new
+from training.calibration.calibrate import Evidence, calibrate_graphs
+from training.calibration.policies import USUAL, Wanted
+from training.data.splits import LabelledImages
+from training.errors import DataError, ExportError
+from training.graphs.from_torch import OPSET, Layout, image_size, open_graph, run_graph, with_image_input
+from training.graphs.gradient import GradientError
+from training.graphs.perturbed import perturbed_graph
+
+MAX_PIXELS = 200_000_000  # the user's own files; the service's limit is for strangers'
+
+
+@dataclass(frozen=True)
+class Imported:
+    bundle: Bundle
+    notes: list[str]  # what was changed or left out, for the person at the terminal
+
+
+def import_onnx(
+    model: Path,
+    target: Path,
+    labels: tuple[str, ...],
+    calibration: Path,
+    test: Path | None,
+    mean: Sequence[float],
+    std: Sequence[float],
+    layout: Layout,
+    resize: Input | None = None,
+    wanted: Wanted = USUAL,
+) -> Imported:
+    """Reads the graph, finds its logits, calibrates on a folder of labelled images, and writes the bundle."""
+    check_new(target)
+    notes: list[str] = []
+    graph = _read_classifier(model, len(labels), notes)
+    height, width = image_size(graph, layout)
+    rule = resize or Input(width=width, height=height, resize="stretch", interpolation="bilinear")
+    shape = rule.model_copy(update={"width": width, "height": height})
+    evidence = Evidence(
+        calibration.name,
+        read_image_folder(calibration, labels, shape),
+        None if test is None else read_image_folder(test, labels, shape),
+    )
+    forward = with_image_input(graph, mean, std, layout)
+    _check_batches(forward, evidence.calibration.images[:3], len(labels))
+    try:
+        perturbed = perturbed_graph(forward)
+    except GradientError as problem:
+        perturbed = None
+        notes.append(f"no ODIN graph: {problem}")
+    provenance = Provenance(
+        git_sha="not trained here",
+        recipe=f"import-onnx {model.name}",
+        seed=None,
+        data=f"calibrated on {len(evidence.calibration)} images of {calibration.name}",
+    )
+    graphs = Graphs(forward, perturbed)
+    opened = graphs.opened(shape)
+    calibrated = calibrate_graphs(opened, evidence, wanted)
+    notes += calibrated.notes
+    bundle = assemble_bundle(
+        target,
+        graphs,
+        opened,
+        labels,
+        evidence,
+        calibrated,
+        provenance,
+        card=lambda manifest, made: write_card(
+            manifest,
+            evidence.name,
+            f"An ONNX classifier imported from `{model.name}`, gated on its largest softmax.",
+            f"`confgate-train import-onnx {model.name} --layout {layout} "
+            f"--out models/{manifest.name}/{manifest.version}`, {manifest.provenance.data}; "
+            f"mean {list(mean)}, std {list(std)}.",
+            made.epsilon_how,
+        ),
+    )
+    return Imported(bundle, notes)
+
+
+def read_image_folder(folder: Path, labels: tuple[str, ...], shape: Input) -> LabelledImages:
+    """FOLDER/LABEL/*.{png,jpg,…}, decoded and resized by the code that serves."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder. Expected one sub-folder of images for each label.")
+    missing = [label for label in labels if not (folder / label).is_dir()]
+    if missing:
+        raise DataError(f"{folder} has no sub-folder for {', '.join(missing)}. Expected one for each label.")
+    images, classes = [], []
+    for class_id, label in enumerate(labels):
+        for path in sorted(p for p in (folder / label).iterdir() if p.is_file() and not p.name.startswith(".")):
+            try:
+                images.append(decode(path.read_bytes(), shape, MAX_PIXELS))
+            except RequestError as problem:
+                raise DataError(f"{path} cannot be read: {problem.detail}. Repair or remove it.") from problem
+            classes.append(class_id)
+    if not images:
+        raise DataError(f"{folder} holds no images.")
+    return LabelledImages(np.stack(images), np.asarray(classes, np.int64))
+
+
+def _read_classifier(path: Path, classes: int, notes: list[str]) -> onnx.ModelProto:
+    """The graph at opset 18 with a free batch size and one output, `logits`."""
+    try:
+        model = onnx.load(path)
+        onnx.checker.check_model(model)
+    except (OSError, DecodeError, onnx.checker.ValidationError) as problem:
+        raise ExportError(f"{path} is not a readable ONNX model ({problem}).") from problem
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+    if opset != OPSET:
+        try:
+            model = version_converter.convert_version(model, OPSET)
+        except RuntimeError as problem:
+            raise ExportError(
+                f"{path} is at opset {opset} and cannot be converted to {OPSET} ({problem}). Export it at {OPSET}."
+            ) from problem
+        notes.append(f"converted from opset {opset} to {OPSET}")
+    graph = model.graph
+    weights = {initializer.name for initializer in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in weights]  # old exporters list weights as inputs
+    del graph.input[:]
+    graph.input.extend(inputs)
+    _name_logits(graph, classes, notes)
+    for value in (*graph.input, *graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "N"
+    del graph.value_info[:]  # shapes inferred for the old batch size
+    return model
+
+
+def _name_logits(graph: onnx.GraphProto, classes: int, notes: list[str]) -> None:
+    """Renames the output to `logits`; a final softmax is taken off, since the service applies its own."""
+    if len(graph.output) != 1:
+        raise ExportError(f"the graph has the outputs {[o.name for o in graph.output]}, expected the logits alone.")
+    output = graph.output[0]
+    last = next(node for node in graph.node if output.name in node.output)
+    if last.op_type in ("Softmax", "LogSoftmax"):
+        notes.append(f"took off the final {last.op_type}: the bundle holds logits")
+        source = last.input[0]
+        graph.node.remove(last)
+        last = next(node for node in graph.node if source in node.output)
+    else:
+        source = output.name
+    found = [d.dim_value for d in output.type.tensor_type.shape.dim]
+    if len(found) != 2 or found[1] != classes:
+        raise ExportError(f"the output has shape {found}, expected [N,{classes}] for {classes} labels.")
+    for node in graph.node:
+        node.input[:] = ["logits" if name == source else name for name in node.input]
+        node.output[:] = ["logits" if name == source else name for name in node.output]
+    output.name = "logits"
+
+
+def _check_batches(model: onnx.ModelProto, images: np.ndarray, classes: int) -> None:
+    """A graph with its batch size baked in shows itself at batch 3."""
+    try:
+        session = open_graph(model)
+        together, alone = run_graph(session, images, 3)["logits"], run_graph(session, images, 1)["logits"]
+    except RUNTIME_ERRORS as problem:
+        raise ExportError(f"ONNX Runtime cannot run the graph in batches ({problem}).") from problem
+    if together.shape != (len(images), classes) or not np.allclose(together, alone, atol=1e-3):
+        raise ExportError("the graph answers differently in batches. Export it with a dynamic batch size.")

@@ -1,0 +1,196 @@
+"""A bundle's next version: the same graphs, byte for byte, under new thresholds."""
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from service.errors import RequestError
+from service.model.bundle import Bundle, Default, Figure, Manifest, Provenance, Score
+from service.model.images import decode
+from service.model.manifest import HashedFile
+from service.model.scores import PREPROCESSED_SCORES, Outputs, ScoreName
+from training.bundles.card import write_card
+from training.bundles.from_onnx import MAX_PIXELS, read_image_folder
+from training.bundles.write import check_new, figures_of, git_revision, publish, version_of
+from training.calibration.calibrate import Calibrated, Evidence, OpenGraphs, Traffic
+from training.calibration.policies import TARGET_REJECTION, target_rejection_policy
+from training.data.folder import SUFFIXES
+from training.data.ood import load_outside
+from training.data.splits import Splits, splits_for
+from training.errors import DataError, ExportError
+from training.recipe import Data
+
+TRAINED_ON = re.compile(r"^(?P<name>\S+), splits \{(?P<sizes>[^}]*)\}, fingerprint (?P<fingerprint>[0-9a-f]+)")
+ANEW = "; thresholds made anew"
+
+
+def opened_bundle(bundle: Bundle) -> OpenGraphs:
+    graphs = bundle.manifest.graphs
+    perturbed = bundle.graph_path("perturbed") if "perturbed" in graphs else None
+    return OpenGraphs.of(bundle.graph_path("forward"), perturbed, bundle.manifest.input)
+
+
+def read_evidence(bundle: Bundle, data: str | None, data_root: Path, ood: list[str]) -> Evidence:
+    """Calibration images the network has not seen: a folder by label, a named set, or the set it was trained on."""
+    manifest = bundle.manifest
+    outside = {name: load_outside(name, data_root, manifest.input.width) for name in ood}
+    if data is not None and Path(data).is_dir():
+        images = read_image_folder(Path(data), manifest.labels, manifest.input)
+        return Evidence(Path(data).resolve().name, images, None, outside)
+    splits, name = _splits(manifest, data, data_root)
+    if splits.label_names != manifest.labels:
+        raise DataError(
+            f"data set '{name}' has the classes {', '.join(splits.label_names[:5])} …, and {manifest.name} knows "
+            f"{', '.join(manifest.labels[:5])} …: expected images of the model's own classes."
+        )
+    return Evidence(name, splits.calibration, splits.test, outside)
+
+
+def _splits(manifest: Manifest, data: str | None, data_root: Path) -> tuple[Splits, str]:
+    trained = TRAINED_ON.match(manifest.provenance.data)
+    if trained is None or (data is not None and data != trained["name"]):
+        if data is None:
+            raise DataError(
+                f"{manifest.name} {manifest.version} does not say which named set it was trained on. Give --data: a "
+                f"folder with one sub-folder of images for each label, or a set's name."
+            )
+        return splits_for(Data(dataset=data), data_root), data
+    name = trained["name"]
+    sizes = {key: int(count) for key, count in re.findall(r"'(\w+)': (\d+)", trained["sizes"])}
+    splits = splits_for(Data(dataset=name, validation=sizes["validation"], calibration=sizes["calibration"]), data_root)
+    if splits.fingerprint != trained["fingerprint"]:
+        raise DataError(
+            f"the splits of '{name}' under {data_root} have fingerprint {splits.fingerprint}, the model was trained "
+            f"with {trained['fingerprint']}: calibration images might have been trained on. Calibrate the run itself, "
+            f"or give --data a folder of images that the model has not seen."
+        )
+    return splits, name
+
+
+def read_traffic(folder: Path, bundle_input: OpenGraphs, rate: float) -> Traffic:
+    """Every image file under a folder, decoded and resized by the code that serves; no labels are needed."""
+    if not folder.is_dir():
+        raise DataError(f"--traffic {folder} is not a folder. Expected one of image files.")
+    images = []
+    for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()):
+        try:
+            images.append(decode(path.read_bytes(), bundle_input.shape, MAX_PIXELS))
+        except RequestError as problem:
+            raise DataError(f"{path} cannot be read: {problem.detail}. Repair or remove it.") from problem
+    if not images:
+        raise DataError(f"--traffic {folder} holds no images ({', '.join(sorted(SUFFIXES))}).")
+    return Traffic(np.stack(images), rate)
+
+
+def with_target_rejection(
+    bundle: Bundle, opened: OpenGraphs, traffic: Traffic
+) -> tuple[dict[ScoreName, Score], Outputs]:
+    """Every score of the bundle with its policies as they are, and one more from unlabelled images."""
+    manifest = bundle.manifest
+    preprocessed = manifest.preprocessed_score
+    outputs = opened.run(traffic.images, None if preprocessed is None else manifest.scores[preprocessed].epsilon)
+    scores = {
+        name: score.model_copy(
+            update={
+                "policies": score.policies
+                | {TARGET_REJECTION: target_rejection_policy(score.of_images(name, outputs), traffic.rate)}
+            }
+        )
+        for name, score in manifest.scores.items()
+    }
+    return scores, outputs
+
+
+def write_recalibrated(
+    bundle: Bundle, opened: OpenGraphs, evidence: Evidence, calibrated: Calibrated, default: Default, target: Path
+) -> Bundle:
+    """A new version from labelled images: every score, policy and figure is made anew."""
+    figures = figures_of(opened, evidence, calibrated) if evidence.test is not None else _still_true(bundle, calibrated)
+    manifest = _next_version(bundle, target, f"{len(evidence.calibration)} images of {evidence.name}").model_copy(
+        update={
+            "temperature": calibrated.temperature,
+            "scores": calibrated.scores,
+            "default": default,
+            "evaluation": tuple(figures),
+        }
+    )
+    outside = "".join(f" --ood {name}" for name in evidence.outside)
+    card = _card(bundle, manifest, f"--data {evidence.name}{outside}", calibrated.epsilon_how)
+    return publish(target, manifest, _files(bundle), card, evidence.calibration.images[:1], calibrated.inside)
+
+
+def write_with_target_rejection(
+    bundle: Bundle,
+    scores: dict[ScoreName, Score],
+    outputs: Outputs,
+    traffic: Traffic,
+    target: Path,
+) -> Bundle:
+    """A new version from unlabelled images: the old policies and figures stand, the new policy decides."""
+    what = f"policy {TARGET_REJECTION} from {len(traffic.images)} unlabelled images"
+    default = Default(score=bundle.manifest.default.score, policy=TARGET_REJECTION)
+    manifest = _next_version(bundle, target, what).model_copy(update={"scores": scores, "default": default})
+    how = f"ε is that of version {bundle.manifest.version}"
+    card = _card(bundle, manifest, f"--traffic FOLDER --target-rejection {traffic.rate:g}", how)
+    return publish(target, manifest, _files(bundle), card, traffic.images[:1], outputs)
+
+
+def check_target(bundle: Bundle, target: Path) -> None:
+    """As `check_new`, and a new version keeps its model's name."""
+    check_new(target)
+    if target.parent.name != bundle.manifest.name:
+        raise ExportError(
+            f"--out is {target}, expected models/{bundle.manifest.name}/VERSION: a new version keeps its model's name."
+        )
+
+
+def _next_version(bundle: Bundle, target: Path, what: str) -> Manifest:
+    old = bundle.manifest
+    return old.model_copy(
+        update={
+            "version": version_of(target),
+            "created": datetime.now(UTC).replace(microsecond=0),
+            "provenance": Provenance(
+                git_sha=old.provenance.git_sha,
+                recipe=old.provenance.recipe,
+                seed=old.provenance.seed,
+                data=f"{old.provenance.data.split(ANEW)[0]}{ANEW} from version {old.version}, with code "
+                f"{git_revision()}, on {what}",
+            ),
+        }
+    )
+
+
+def _files(bundle: Bundle) -> dict[str, Path]:
+    files: tuple[HashedFile, ...] = bundle.manifest.files
+    return {file.file: bundle.folder / file.file for file in files}
+
+
+def _still_true(bundle: Bundle, calibrated: Calibrated) -> list[Figure]:
+    """Old figures that no threshold enters, of scores that are read as they were."""
+    old = bundle.manifest
+    moved = {
+        name
+        for name in old.scores
+        if name in PREPROCESSED_SCORES and old.scores[name].epsilon != calibrated.scores[name].epsilon
+    }
+    # The reference of typicality is new, so its figures are no longer those of this version.
+    moved.add("typicality")
+    return [figure for figure in old.evaluation if figure.policy is None and figure.score not in moved]
+
+
+def _card(bundle: Bundle, manifest: Manifest, options: str, epsilon_how: str) -> str:
+    old = bundle.manifest
+    what = (
+        f"Version {old.version} under new thresholds: its graphs are the same, byte for byte. It was trained as "
+        f"`{old.provenance.recipe}` on {old.provenance.data.split(ANEW)[0]}."
+    )
+    how = (
+        f"`confgate-train calibrate models/{old.name}/{old.version} {options} "
+        f"--out models/{manifest.name}/{manifest.version}`.\n"
+        f"Network of code {manifest.provenance.git_sha}; {manifest.provenance.data}."
+    )
+    accuracy = next((f.data.removesuffix(" test") for f in manifest.evaluation if f.metric == "accuracy"), "its")
+    return write_card(manifest, accuracy, what, how, epsilon_how)

@@ -1,0 +1,155 @@
+"""Graphs and labelled images become a bundle: score → thresholds → evaluate → write, measured on ONNX Runtime."""
+
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from service.model.bundle import Bundle, Default, Figure, HashedFile, Input, Manifest, Provenance, Score, write_bundle
+from service.model.scores import Outputs, ScoreName
+from service.model.session import open_session
+from training.bundles.figures import as_served, in_distribution_figures, out_of_distribution_figures
+from training.calibration.calibrate import Calibrated, Evidence, OpenGraphs
+from training.errors import ExportError
+from training.graphs.weights import share_weights
+
+
+@dataclass(frozen=True)
+class Graphs:
+    forward: onnx.ModelProto
+    perturbed: onnx.ModelProto | None = None
+
+    def opened(self, shape: Input) -> OpenGraphs:
+        return OpenGraphs.of(self.forward, self.perturbed, shape)
+
+
+# What CARD.md says of a manifest and the calibration behind it.
+Card = Callable[[Manifest, Calibrated], str]
+
+
+def assemble_bundle(
+    target: Path,
+    graphs: Graphs,
+    opened: OpenGraphs,
+    labels: tuple[str, ...],
+    evidence: Evidence,
+    calibrated: Calibrated,
+    provenance: Provenance,
+    card: Card,
+    default: Default | None = None,
+) -> Bundle:
+    """Writes `target` (…/NAME/VERSION) whole, or leaves nothing behind."""
+    version = version_of(target)
+    with tempfile.TemporaryDirectory() as folder:
+        files = _write_graphs(graphs, Path(folder))
+        manifest = Manifest(
+            name=target.parent.name,
+            version=version,
+            created=datetime.now(UTC).replace(microsecond=0),
+            provenance=provenance,
+            graphs={
+                name: HashedFile.of(files[file])
+                for name, file in (("forward", "model.onnx"), ("perturbed", "perturbed.onnx"))
+                if file in files
+            },
+            external_data=tuple(HashedFile.of(files[f]) for f in files if not f.endswith(".onnx")),
+            input=opened.shape,
+            labels=labels,
+            temperature=calibrated.temperature,
+            scores=calibrated.scores,
+            default=default or Default(score=opened.scores[0], policy="misclassified"),
+            evaluation=tuple(figures_of(opened, evidence, calibrated)),
+        )
+        first = evidence.calibration.images[:1]
+        return publish(target, manifest, files, card(manifest, calibrated), first, calibrated.inside)
+
+
+def publish(
+    target: Path,
+    manifest: Manifest,
+    files: dict[str, Path],
+    card: str,
+    first: NDArray[np.uint8],
+    outputs: Outputs,
+) -> Bundle:
+    """Writes the bundle and, before it shows, compares its answer for the first image with what it was made from."""
+    contents: dict[str, Path | bytes] = {**files, "CARD.md": card.encode()}
+    return write_bundle(
+        target.parent.parent, manifest, contents, check=lambda bundle: _answers_alike(bundle, first, outputs)
+    )
+
+
+def figures_of(opened: OpenGraphs, evidence: Evidence, calibrated: Calibrated) -> list[Figure]:
+    """Every figure of the evaluation, on test images alone."""
+    return _figures(evidence, calibrated.scores, lambda images: opened.run(images, calibrated.epsilon))
+
+
+def _figures(
+    evidence: Evidence, scores: dict[ScoreName, Score], run: Callable[[NDArray[np.uint8]], Outputs]
+) -> list[Figure]:
+    if evidence.test is None:
+        return []
+    test = run(evidence.test.images)
+    figures = in_distribution_figures(f"{evidence.name} test", test, evidence.test.labels, scores)
+    for name, images in evidence.outside.items():
+        figures += out_of_distribution_figures(name, test, run(images.test), scores)
+    return figures
+
+
+def _write_graphs(graphs: Graphs, folder: Path) -> dict[str, Path]:
+    """The files of the graphs by name; two graphs share one file of weights."""
+    files = {"model.onnx": folder / "model.onnx"}
+    forward = onnx.ModelProto()
+    forward.CopyFrom(graphs.forward)
+    if graphs.perturbed is not None:
+        perturbed = onnx.ModelProto()
+        perturbed.CopyFrom(graphs.perturbed)
+        weights = share_weights([forward, perturbed], "weights.bin")
+        if weights:  # a network of tiny tensors keeps them in its graphs
+            files["weights.bin"] = folder / "weights.bin"
+            files["weights.bin"].write_bytes(weights)
+        files["perturbed.onnx"] = folder / "perturbed.onnx"
+        files["perturbed.onnx"].write_bytes(perturbed.SerializeToString())
+    files["model.onnx"].write_bytes(forward.SerializeToString())
+    return files
+
+
+def _answers_alike(bundle: Bundle, image: NDArray[np.uint8], calibration: Outputs) -> None:
+    """Opens the bundle through the service and compares its answers with those it was calibrated on."""
+    for graph in bundle.manifest.graphs:
+        served = as_served(image, bundle.manifest.input)
+        answer = open_session(bundle, graph, device="cpu", max_batch=1).run(served)
+        for name, values in answer.items():
+            difference = float(np.abs(values[0] - calibration[name][0]).max())
+            if not difference <= 1e-3:
+                raise ExportError(
+                    f"the written bundle's {name} differs by {difference:.2e} from what it was calibrated on."
+                )
+
+
+def version_of(target: Path) -> int:
+    if not target.name.isdecimal() or int(target.name) < 1:
+        raise ExportError(f"--out is {target}, expected models/NAME/VERSION with a whole number from 1 as VERSION.")
+    return int(target.name)
+
+
+def check_new(target: Path) -> None:
+    """Refuses a place that cannot be written to, before an hour is spent on what would go there."""
+    version_of(target)
+    if target.exists():
+        raise ExportError(f"--out is {target}, which exists; expected a new version: bundles are never edited.")
+
+
+def git_revision() -> str:
+    """The commit the code stands at, marked where files differ from it."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

@@ -1,0 +1,150 @@
+"""Policies: thresholds chosen on calibration images, each with how it was made and what it is expected to refuse."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.model.bundle import Policy
+from training.calibration.risk import threshold_for_risk
+from training.errors import DataError
+from training.metrics.binomial import share_interval
+from training.metrics.detection import detection_error, threshold_keeping
+
+FEWEST_MISTAKES = 20  # a threshold from fewer misclassified images would be an accident
+TARGET_REJECTION = "target_rejection"
+RISK = 0.02
+
+
+@dataclass(frozen=True)
+class CalibrationScores:
+    """One score of every calibration image, whether the model classified it rightly, and that of outside images."""
+
+    scores: NDArray[np.float64]
+    right: NDArray[np.bool_]
+    outside: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # by the name of the set
+
+    def rejected_share(self, threshold: float) -> float:
+        return float(np.mean(self.scores <= threshold))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which policies to make. A `risk` that is None is tried at RISK and left out where the images are too few."""
+
+    tprs: tuple[int, ...] = (95,)
+    risk: float | None = None
+    alpha: float = 0.05
+
+    def __post_init__(self) -> None:
+        for percent in self.tprs:
+            if not 1 <= percent <= 99:
+                raise DataError(f"--tpr is {percent}, expected a whole percentage from 1 to 99.")
+
+
+USUAL = Wanted()
+
+
+def policies(calibration: CalibrationScores, wanted: Wanted = USUAL) -> tuple[dict[str, Policy], list[str]]:
+    """Every policy these images allow, and a sentence on each that they do not."""
+    made = {"misclassified": misclassified_policy(calibration)}
+    if calibration.outside:
+        made["ood_holdout"] = ood_holdout_policy(calibration)
+    made |= {f"tpr{percent}": tpr_policy(calibration, percent) for percent in wanted.tprs}
+    notes = []
+    try:
+        made["risk"] = risk_policy(calibration, RISK if wanted.risk is None else wanted.risk, wanted.alpha)
+    except DataError as problem:
+        if wanted.risk is not None:
+            raise
+        notes.append(f"left out {problem}")
+    return made, notes
+
+
+def misclassified_policy(calibration: CalibrationScores) -> Policy:
+    """δ of least detection error between right and wrong answers: no out-of-distribution image is needed."""
+    wrong = calibration.scores[~calibration.right]
+    if len(wrong) < FEWEST_MISTAKES:
+        raise DataError(
+            f"policy 'misclassified' needs at least {FEWEST_MISTAKES} misclassified calibration images, found "
+            f"{len(wrong)} of {len(calibration.scores)}. Use more calibration images."
+        )
+    best = detection_error(calibration.scores[calibration.right], wrong)
+    return _policy(
+        best.value,
+        calibration.scores,
+        f"least detection error between {int(calibration.right.sum())} rightly and {len(wrong)} wrongly "
+        f"classified calibration images",
+        best.detection_error,
+    )
+
+
+def ood_holdout_policy(calibration: CalibrationScores) -> Policy:
+    """δ of least detection error between calibration images and held-out images of other sets, as the paper does."""
+    outside = np.concatenate(list(calibration.outside.values()))
+    best = detection_error(calibration.scores, outside)
+    sets = ", ".join(f"{name} ({len(values)})" for name, values in calibration.outside.items())
+    return _policy(
+        best.value,
+        calibration.scores,
+        f"least detection error between {len(calibration.scores)} calibration images and images of {sets}",
+        best.detection_error,
+    )
+
+
+def tpr_policy(calibration: CalibrationScores, percent: int) -> Policy:
+    """δ that keeps `percent` of in-distribution images."""
+    threshold = threshold_keeping(percent / 100, calibration.scores)
+    return _policy(threshold, calibration.scores, f"keeps {percent} % of in-distribution calibration images")
+
+
+def risk_policy(calibration: CalibrationScores, risk: float, alpha: float) -> Policy:
+    """δ above which at most a share `risk` of answers is wrong, with probability 1 − α: see `training.calibration.risk`."""
+    found = threshold_for_risk(calibration.scores, calibration.right, risk, alpha)
+    return _policy(
+        found.threshold,
+        calibration.scores,
+        f"at most {risk:.2%} of accepted answers are wrong, with probability {1 - alpha:g} over the calibration "
+        f"images ({found.wrong} of {found.accepted} accepted ones were); promised only for images drawn like them",
+    )
+
+
+def target_rejection_policy(scores: NDArray[np.float64], rate: float) -> Policy:
+    """δ that refuses a share `rate` of images of which nothing else is known: the user's own traffic."""
+    if not 0 < rate < 1:
+        raise DataError(f"--target-rejection is {rate:g}, expected a share between 0 and 1, such as 0.1.")
+    if len(scores) * rate < 1:
+        raise DataError(
+            f"{len(scores)} images are too few to refuse {rate:.2%} of: not one would be. "
+            f"Give at least {int(np.ceil(1 / rate))}."
+        )
+    threshold = threshold_keeping(1 - rate, scores)
+    return _policy(threshold, scores, f"refuses {rate:.2%} of {len(scores)} unlabelled images of the user's traffic")
+
+
+def _policy(threshold: float, scores: NDArray[np.float64], how: str, error: float | None = None) -> Policy:
+    refused = int(np.sum(scores <= threshold))
+    return Policy(
+        threshold=threshold,
+        expected_rejection_rate=refused / len(scores),
+        expected_rejection_interval=share_interval(refused, len(scores)),
+        detection_error=error,
+        n=len(scores),
+        how=how,
+    )
+
+
+def temperature_of(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
+    """The T of least negative log likelihood of softmax(logits / T); it changes what is shown, not the gate."""
+    from scipy.optimize import minimize_scalar
+    from scipy.special import log_softmax
+
+    exact = logits.astype(np.float64)
+
+    def negative_log_likelihood(log_temperature: float) -> float:
+        log_p = log_softmax(exact / np.exp(log_temperature), axis=1)
+        return float(-log_p[np.arange(len(labels)), labels].mean())
+
+    found = minimize_scalar(negative_log_likelihood, bounds=(np.log(0.05), np.log(20)), method="bounded")
+    return float(np.exp(found.x))

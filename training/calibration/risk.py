@@ -1,0 +1,57 @@
+"""Policy `risk`: accepted answers are wrong in at most a share r, with probability 1 − α over the calibration images.
+
+Selection with guaranteed risk (Geifman & El-Yaniv 2017): a binary search over the thresholds tries at most ⌈log₂ m⌉ of
+them, each by a Clopper–Pearson bound at α / ⌈log₂ m⌉, so that all bounds hold at once. Looking at every threshold
+without that correction would pick the luckiest one and break the promise far more often (a test shows it).
+The promise is about new images drawn as the calibration images were, and about no others.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import DataError
+from training.metrics.binomial import upper_bound
+from training.metrics.detection import thresholds_between
+
+
+class Promise(NamedTuple):
+    """A threshold, and what was seen of the calibration images above it."""
+
+    threshold: float
+    bound: float  # on the share of wrong answers
+    accepted: int
+    wrong: int
+
+
+def threshold_for_risk(scores: NDArray[np.float64], right: NDArray[np.bool_], risk: float, alpha: float) -> Promise:
+    """The δ found that accepts the most under the promise; where there is none, the error says what it takes."""
+    if not 0 < risk < 1 or not 0 < alpha < 1:
+        raise DataError(f"risk is {risk:g} and alpha {alpha:g}, expected both between 0 and 1.")
+    values, group = np.unique(scores, return_inverse=True)
+    accepted = np.cumsum(np.bincount(group)[::-1])[::-1]  # by a cut just below each distinct score
+    wrong = np.cumsum(np.bincount(group, weights=~right)[::-1])[::-1].astype(int)
+    cuts = thresholds_between(values)
+    tries = max(1, math.ceil(math.log2(len(scores))))
+    found: Promise | None = None
+    low, high = 0, len(values)  # the answer is the lowest cut whose bound is good enough
+    for _ in range(tries):
+        if low >= high:
+            break
+        middle = (low + high) // 2
+        bound = upper_bound(int(wrong[middle]), int(accepted[middle]), alpha / tries)
+        if bound <= risk:
+            found = Promise(float(cuts[middle]), bound, int(accepted[middle]), int(wrong[middle]))
+            high = middle
+        else:
+            low = middle + 1
+    if found is None:
+        needed = math.ceil(math.log(alpha / tries) / math.log1p(-risk))
+        raise DataError(
+            f"policy 'risk': no threshold on {len(scores)} calibration images, {int((~right).sum())} of them "
+            f"misclassified, can promise at most {risk:.2%} wrong answers with probability {1 - alpha:g}. It takes at "
+            f"least {needed} accepted images without a mistake. Use more calibration images, or a higher --risk."
+        )
+    return found

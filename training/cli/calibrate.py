@@ -1,0 +1,221 @@
+"""`confgate-train calibrate`: the policies of a run or a bundle side by side, and a bundle's next version."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from service.model.bundle import Bundle, Default, load_bundle
+from training.cli.data import DataRoot
+from training.errors import DataError
+from training.graphs.progress import counting_images
+
+if TYPE_CHECKING:  # these import torch, which --help need not wait for
+    from training.calibration.calibrate import Calibrated, EpsilonBy, OpenGraphs, Traffic
+    from training.calibration.policies import Wanted
+
+console = Console()
+
+OutsideSets = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A set of images of something else; may be given several times. 1,000 images of it set the policy "
+        "ood_holdout and ε, the others are evaluated on."
+    ),
+]
+Tprs = Annotated[
+    list[int] | None, typer.Option("--tpr", help="Make policy tprNN, which keeps NN % of images. [default: 95]")
+]
+Risk = Annotated[
+    float | None,
+    typer.Option(
+        help="Policy risk: the largest share of wrong answers among accepted ones. [default: 0.02, where there are "
+        "images enough for it]"
+    ),
+]
+Alpha = Annotated[float, typer.Option(help="How often policy risk may break its promise.")]
+EpsilonChoice = Annotated[
+    Literal["auto", "ood", "misclassified"],
+    typer.Option("--epsilon-by", help="Choose ε on OOD sets or on own mistakes; auto: on OOD sets where given."),
+]
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What was asked for, beside the thing to calibrate."""
+
+    data: str | None
+    ood: list[str]
+    data_root: Path
+    traffic: Path | None
+    target_rejection: float | None
+    use_recommended: Literal["ood", "mistakes"] | None
+    out: Path | None
+
+    def __post_init__(self) -> None:
+        if (self.traffic is None) != (self.target_rejection is None):
+            raise DataError("--traffic and --target-rejection belong together: give both, or neither.")
+        if self.use_recommended == "ood" and not self.ood:
+            raise DataError("--use-recommended ood needs images of something else. Name a set with --ood.")
+        if self.use_recommended is not None and self.target_rejection is not None:
+            raise DataError("--use-recommended and --target-rejection would each set the default: give one of them.")
+
+    @property
+    def only_traffic(self) -> bool:
+        """Nothing but unlabelled images is given, which is enough for a target rejection rate."""
+        return self.traffic is not None and self.data is None and not self.ood
+
+
+def calibrate(
+    what: Annotated[Path, typer.Argument(metavar="RUN_OR_BUNDLE", help="A finished run, or models/NAME/VERSION.")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Labelled images the model has not seen: FOLDER with one sub-folder for each label, or the NAME of a "
+            "set. [default: the calibration split of what it was trained on]"
+        ),
+    ] = None,
+    ood: OutsideSets = None,
+    traffic: Annotated[
+        Path | None, typer.Option(help="Unlabelled images of your own traffic: any folder of image files.")
+    ] = None,
+    target_rejection: Annotated[
+        float | None, typer.Option(help="Share of --traffic that policy target_rejection shall refuse, such as 0.1.")
+    ] = None,
+    tpr: Tprs = None,
+    risk: Risk = None,
+    alpha: Alpha = 0.05,
+    epsilon_by: EpsilonChoice = "auto",
+    use_recommended: Annotated[
+        Literal["ood", "mistakes"] | None,
+        typer.Option(help="Make the score recommended for this purpose the default, with its policy."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a new version: models/NAME/VERSION.")] = None,
+    data_root: DataRoot = Path("data"),
+) -> None:
+    """Show what each policy of each score refuses, and write it as a new version without training again.
+
+    Unlabelled images are enough for a rejection rate:
+    `confgate-train calibrate models/cifar10/4 --traffic examples --target-rejection 0.5`
+
+    With the images it was trained on, and images of something else, under data/:
+    `confgate-train calibrate models/cifar10/4 --ood fashion_mnist --out models/cifar10/5`
+
+    With photos of your own, in one sub-folder for each label:
+    `confgate-train calibrate models/cifar10/4 --data photos --risk 0.05 --out models/cifar10/5`
+    """
+    from training.calibration.policies import Wanted
+
+    options = _Options(data, ood or [], data_root, traffic, target_rejection, use_recommended, out)
+    wanted = Wanted(tuple(tpr or (95,)), risk, alpha)
+    if (what / "bundle.json").is_file():
+        from training.bundles.next_version import check_target
+
+        bundle = load_bundle(what)
+        if out is not None:
+            check_target(bundle, out)
+        written = (
+            _only_traffic(bundle, options) if options.only_traffic else _bundle(bundle, options, wanted, epsilon_by)
+        )
+    elif (what / "run.json").is_file():
+        written = _run(what, options, wanted, epsilon_by)
+    else:
+        raise DataError(f"{what} holds neither a run.json nor a bundle.json. Expected a run or models/NAME/VERSION.")
+    if written is None:
+        console.print("nothing was written; --out models/NAME/VERSION writes a new version", highlight=False)
+    else:
+        console.print(f"wrote {written.folder}", highlight=False, soft_wrap=True)
+
+
+def _only_traffic(bundle: Bundle, options: _Options) -> Bundle | None:
+    from training.bundles.next_version import (
+        opened_bundle,
+        read_traffic,
+        with_target_rejection,
+        write_with_target_rejection,
+    )
+    from training.calibration.table import as_text, policy_rows
+
+    assert options.traffic is not None
+    assert options.target_rejection is not None
+    opened = opened_bundle(bundle)
+    images = read_traffic(options.traffic, opened, options.target_rejection)
+    scores, outputs = with_target_rejection(bundle, opened, images)
+    _print(as_text(policy_rows(scores)))
+    if options.out is None:
+        return None
+    return write_with_target_rejection(bundle, scores, outputs, images, options.out)
+
+
+def _bundle(bundle: Bundle, options: _Options, wanted: "Wanted", epsilon_by: "EpsilonBy") -> Bundle | None:
+    from training.bundles.next_version import opened_bundle, read_evidence, write_recalibrated
+    from training.calibration.calibrate import calibrate_graphs
+
+    opened = opened_bundle(bundle)
+    evidence = read_evidence(bundle, options.data, options.data_root, options.ood)
+    with counting_images(console, "calibrating"):
+        calibrated = calibrate_graphs(opened, evidence, wanted, epsilon_by, _traffic(options, opened))
+    default = _show(calibrated, bundle.manifest.default, options)
+    if options.out is None:
+        return None
+    with counting_images(console, "measuring"):
+        return write_recalibrated(bundle, opened, evidence, calibrated, default, options.out)
+
+
+def _run(folder: Path, options: _Options, wanted: "Wanted", epsilon_by: "EpsilonBy") -> Bundle | None:
+    from training.bundles.from_run import export_run, write_run
+    from training.bundles.write import check_new
+    from training.calibration.calibrate import calibrate_graphs
+
+    if options.data is not None:
+        raise DataError("--data is for bundles: a run is calibrated on the calibration split it was trained beside.")
+    if options.out is not None:
+        check_new(options.out)
+    exported = export_run(folder, options.data_root, options.ood)
+    with counting_images(console, "calibrating"):
+        calibrated = calibrate_graphs(
+            exported.opened, exported.evidence, wanted, epsilon_by, _traffic(options, exported.opened)
+        )
+    usual = Default(score=exported.opened.scores[0], policy="misclassified")
+    default = _show(calibrated, usual, options)
+    if options.out is None:
+        return None
+    with counting_images(console, "measuring"):
+        return write_run(exported, calibrated, options.out, default)
+
+
+def _traffic(options: _Options, opened: "OpenGraphs") -> "Traffic | None":
+    from training.bundles.next_version import read_traffic
+
+    if options.traffic is None or options.target_rejection is None:
+        return None
+    return read_traffic(options.traffic, opened, options.target_rejection)
+
+
+def _show(calibrated: "Calibrated", usual: Default, options: _Options) -> Default:
+    """Prints the table, what was left out and what is recommended; returns the default of a new version."""
+    from training.calibration.policies import TARGET_REJECTION
+    from training.calibration.recommend import recommendations
+    from training.calibration.table import as_text, policy_rows
+
+    _print(as_text(policy_rows(calibrated.scores, calibrated.inside, calibrated.right, calibrated.outside)))
+    for note in calibrated.notes:
+        _print(f"note: {note}")
+    found = recommendations(calibrated, usual.score)
+    for recommendation in found.values():
+        _print(str(recommendation))
+    if options.use_recommended is not None and options.use_recommended in found:
+        chosen = found[options.use_recommended].default
+    elif options.target_rejection is not None:
+        chosen = Default(score=usual.score, policy=TARGET_REJECTION)
+    else:
+        kept = usual.policy in calibrated.scores[usual.score].policies
+        chosen = usual if kept else Default(score=usual.score, policy="misclassified")
+    _print(f"default: score {chosen.score} under policy {chosen.policy}")
+    return chosen
+
+
+def _print(text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,137 @@
+"""`confgate-train evaluate` on the terminal."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from training.cli.data import DataRoot
+from training.errors import DataError
+
+if TYPE_CHECKING:  # imported late, so that --help is quick
+    from training.evaluation.evaluate import Settings
+    from training.evaluation.outputs import Progress
+
+console = Console()
+
+_OOD = typer.Option("--ood", help="An out-of-distribution set (see `data list`); may be given several times.")
+Ood = Annotated[list[str], _OOD]
+Limit = Annotated[int | None, typer.Option(help="A quick look: at most so many images of each set.", min=20)]
+DeviceOption = Annotated[Literal["auto", "cuda", "cpu"], typer.Option(help="Where ONNX Runtime computes.")]
+RunFolder = Annotated[
+    Path | None,
+    typer.Option("--run", help="The training run of the bundles, where `--set` or `--data` changed its recipe."),
+]
+
+
+def evaluate(
+    context: typer.Context,
+    bundles: Annotated[
+        list[Path] | None, typer.Argument(metavar="BUNDLE...", help="Bundles with a confidence branch.")
+    ] = None,
+    ood: Annotated[list[str] | None, _OOD] = None,
+    baseline: Annotated[
+        list[Path] | None,
+        typer.Option(help="The network trained without the branch; one for each bundle, in the same order."),
+    ] = None,
+    data_root: DataRoot = Path("data"),
+    out: Annotated[Path, typer.Option(help="Folder for tables and kept scores; the same one resumes.")] = Path(
+        "evaluation"
+    ),
+    epsilon: Annotated[
+        Literal["per-set", "per-model", "bundle"],
+        typer.Option(help="ε of preprocessed scores: chosen for each set (the paper), for all sets, or as served."),
+    ] = "per-set",
+    preprocessed: Annotated[
+        bool, typer.Option(help="Also ODIN and confidence + preprocessing, which take most of the time.")
+    ] = True,
+    intervals: Annotated[
+        bool, typer.Option("--intervals", help="Also 95 % bootstrap intervals of every metric over the test images.")
+    ] = False,
+    limit: Limit = None,
+    device: DeviceOption = "auto",
+    run: RunFolder = None,
+    earlier: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="Instead of bundles: an earlier evaluation.json, or its folder; several times."),
+    ] = None,
+) -> None:
+    """Measure bundles on out-of-distribution sets, in the layout of the paper's tables.
+
+    Example: `confgate-train evaluate models/mine/1 --baseline models/plain/1 --ood all_images --ood uniform`
+
+    Two trainings, with mean ± std: `confgate-train evaluate m/a/1 m/b/1 --baseline m/c/1 --baseline m/d/1 --ood isun`
+
+    The same from two evaluations made before: `confgate-train evaluate --from first --from second.json --out both`
+    """
+    from training.evaluation.combine import combine, evaluation_file
+    from training.evaluation.evaluate import Settings
+    from training.evaluation.evaluate import evaluate as run_evaluation
+    from training.evaluation.tables import notes_of, tables_of
+    from training.evaluation.write import write_evaluation
+
+    if earlier:
+        _refuse_beside_from(context)
+        files = [evaluation_file(path) for path in earlier]
+        if len(files) > 1 and (out / "evaluation.json").resolve() in [file.resolve() for file in files]:
+            raise DataError(f"--out {out} would replace one of the evaluations it is made from. Name another folder.")
+        evaluation = combine(files)
+        command = " ".join(["confgate-train evaluate", *(f"--from {_said(path)}" for path in earlier)])
+    elif bundles and ood:
+        runs = {} if run is None else dict.fromkeys((*bundles, *(baseline or [])), run)
+        settings = Settings(tuple(ood), data_root, out, epsilon, limit, device, runs, preprocessed, intervals)
+        with progress_bar(console) as show:
+            evaluation = run_evaluation(bundles, baseline or [], settings, show)
+        command = _command(bundles, baseline or [], settings)
+    else:
+        raise DataError(
+            f"{'--ood' if bundles else 'BUNDLE'} is missing. Give bundles and at least one --ood NAME, or --from with "
+            f"evaluations made before."
+        )
+    for table in tables_of(evaluation):
+        console.print(table.rich())
+    for note in notes_of(evaluation):
+        console.print(f"- {note}", highlight=False, markup=False, soft_wrap=True)
+    for path in write_evaluation(evaluation, out, command):
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
+def _refuse_beside_from(context: typer.Context) -> None:
+    """What was measured before cannot be measured otherwise now."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name not in ("earlier", "out") and source is not None and source.name == "COMMANDLINE":
+            name = parameter.opts[0] if parameter.param_type_name == "option" else "BUNDLE"
+            raise DataError(
+                f"--from puts together what was measured before, so {name} cannot be given beside it. Evaluate new "
+                f"bundles by themselves, and give that evaluation as one more --from."
+            )
+
+
+def _said(path: Path) -> str:
+    """A path for a file that others read: of an absolute one they need the end only."""
+    return "/".join(path.parts[-2:]) if path.is_absolute() else str(path)
+
+
+def _command(bundles: list[Path], baselines: list[Path], settings: "Settings") -> str:
+    words = ["confgate-train evaluate", *map(_said, bundles), *(f"--baseline {_said(b)}" for b in baselines)]
+    words += [f"--ood {name}" for name in settings.ood]
+    words.append(f"--epsilon {settings.epsilon}" if settings.preprocessed else "--no-preprocessed")
+    if settings.intervals:
+        words.append("--intervals")
+    if settings.limit is not None:
+        words.append(f"--limit {settings.limit}")
+    return " ".join(words)
+
+
+@contextmanager
+def progress_bar(on: Console) -> Iterator["Progress"]:
+    """One bar for the set of images being scored."""
+    with Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=on, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)

@@ -1,0 +1,61 @@
+"""`confgate-train report` on the terminal."""
+
+import io
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from training.cli.data import DataRoot
+from training.cli.evaluate import DeviceOption, Limit, Ood, RunFolder, progress_bar
+
+console = Console()
+
+
+def report(
+    bundle: Annotated[Path, typer.Argument(help="The bundle to look at: models/NAME/VERSION.")],
+    ood: Ood,
+    out: Annotated[Path, typer.Option(help="Folder for index.html, the pictures and kept scores.")],
+    data_root: DataRoot = Path("data"),
+    preprocessed: Annotated[
+        bool, typer.Option(help="Also the score of the perturbed graph, which takes most of the time.")
+    ] = True,
+    limit: Limit = None,
+    device: DeviceOption = "auto",
+    run: RunFolder = None,
+) -> None:
+    """Draw what a bundle does: histograms, thresholds, ROC, risk and coverage, samples; one HTML page shows them all.
+
+    Example: `confgate-train report models/mine/1 --ood all_images --ood uniform --out report`
+    """
+    from training.evaluation.write import write_text
+    from training.report.figures import PICTURES
+    from training.report.gather import gather
+    from training.report.page import page
+    from training.report.samples import other_samples, own_samples
+    from training.report.style import DPI
+
+    with progress_bar(console) as show:
+        data = gather(
+            bundle,
+            list(ood),
+            data_root,
+            out,
+            limit=limit,
+            device=device,
+            run=run,
+            preprocessed=preprocessed,
+            progress=show,
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    pictures: dict[str, bytes] = {}
+    for name, draw in (PICTURES | {"own-samples": own_samples, "other-samples": other_samples}).items():
+        file = io.BytesIO()
+        draw(data).savefig(file, format="png", dpi=DPI)
+        pictures[name] = file.getvalue()
+        (out / f"{name}.png").write_bytes(pictures[name])
+    words = ["confgate-train report", str(bundle), *(f"--ood {name}" for name in ood)]
+    words += [] if limit is None else [f"--limit {limit}"]
+    write_text(out / "index.html", page(data, pictures, " ".join(words)))
+    console.print(f"wrote {out / 'index.html'} and {len(pictures)} pictures", highlight=False, soft_wrap=True)

@@ -1,0 +1,83 @@
+"""Image files as arrays: the ODIN folders and archives of out-of-distribution images, or any folder of your own."""
+
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from PIL import Image
+
+from service.model.bundle import Input
+from service.errors import InvalidImage, TooLarge
+from service.model.images import decode
+from training.data.catalogue import CATALOGUE
+from training.data.folder import MAX_PIXELS, SUFFIXES, image_files, read_folder, sub_folders
+from training.errors import DataError
+
+
+def import_images(name: str, source: Path, size: int) -> dict[str, np.ndarray]:
+    """A folder of your own with class sub-folders becomes a labelled set; everything else one array `x`.
+
+    Images are taken in the order of their names: the ODIN sets number them, and image i of a crop set and of the
+    resize set beside it show the same photo. Crop sets keep their pixels (the middle is cut out of larger ones);
+    all others are scaled.
+    """
+    known = CATALOGUE.get(name)
+    if known is None and source.is_dir() and len(sub_folders(source)) > 1:
+        return _labelled(source, size)
+    entries = sorted(_from_archive(source) if source.is_file() else _from_folder(source), key=lambda entry: entry[0])
+    if not entries:
+        raise DataError(f"{source} holds no images ({', '.join(sorted(SUFFIXES))}).")
+    cut = name.endswith("_crop")
+    return {"x": np.stack([_decoded(path, content, size, cut) for path, content in entries])}
+
+
+def _labelled(source: Path, size: int) -> dict[str, np.ndarray]:
+    read = read_folder(source, _stretched(size, size), lambda files, _count: files)
+    parts = {"": read.train} if read.test is None else {"_train": read.train, "_test": read.test}
+    arrays = {"label_names": np.asarray(read.label_names)}
+    for suffix, (images, labels) in parts.items():
+        arrays |= {f"x{suffix}": images[:], f"y{suffix}": labels}
+    return arrays
+
+
+def _from_folder(source: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
+    for path in image_files(source):
+        yield PurePosixPath(path.relative_to(source).as_posix()), path.read_bytes()
+
+
+def _from_archive(source: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
+    if not tarfile.is_tarfile(source):
+        raise DataError(f"{source} is neither a folder nor a .tar.gz archive of images.")
+    with tarfile.open(source) as archive:
+        for member in archive:
+            path = PurePosixPath(member.name)
+            # "._name" files are what macOS adds to archives beside each real file.
+            if member.isfile() and path.suffix.lower() in SUFFIXES and not path.name.startswith("."):
+                content = archive.extractfile(member)
+                assert content is not None  # isfile() says that there is one
+                yield path, content.read()
+
+
+def _decoded(path: PurePosixPath, content: bytes, size: int, cut: bool) -> np.ndarray:
+    try:
+        if not cut:
+            return decode(content, _stretched(size, size), MAX_PIXELS)
+        pixels = decode(content, _own_size(content), MAX_PIXELS)
+    except (InvalidImage, TooLarge, OSError) as problem:
+        raise DataError(f"{path}: {problem}. Mend or remove it.") from problem
+    height, width = pixels.shape[:2]
+    if min(height, width) < size:
+        raise DataError(f"{path} is {width}×{height} pixels, too small to cut {size}×{size} out of it.")
+    top, left = (height - size) // 2, (width - size) // 2
+    return pixels[top : top + size, left : left + size]
+
+
+def _own_size(content: bytes) -> Input:
+    with Image.open(io.BytesIO(content)) as header:
+        return _stretched(*header.size)
+
+
+def _stretched(width: int, height: int) -> Input:
+    return Input(width=width, height=height, resize="stretch", interpolation="bicubic")

@@ -1,0 +1,36 @@
+"""Mean and standard deviation per channel, on the 0…1 scale: what normalisation subtracts and divides by."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from training.data.splits import Splits
+from training.data.folder import FolderImages
+from training.recipe import Data
+
+# Of the photos that torchvision's pretrained weights were trained on.
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def normalisation_for(data: Data, splits: Splits) -> tuple[Tensor, Tensor]:
+    """Measured on the training images alone, or the one that pretrained weights expect."""
+    if data.normalisation == "imagenet":
+        return torch.tensor(IMAGENET[0]), torch.tensor(IMAGENET[1])
+    return channel_statistics(splits.train.images)
+
+
+def channel_statistics(images: np.ndarray | FolderImages) -> tuple[Tensor, Tensor]:
+    """Exact over all pixels: by counting levels in an array, by the sums of the first pass over a folder."""
+    mean, square = images.channel_moments() if isinstance(images, FolderImages) else _moments(images)
+    std = np.sqrt(np.maximum(square - mean**2, 1e-6))
+    return torch.tensor(mean, dtype=torch.float32), torch.tensor(std, dtype=torch.float32)
+
+
+def _moments(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    levels = np.arange(256) / 255
+    means, squares = [], []
+    for channel in range(3):
+        values = np.bincount(images[..., channel].ravel(), minlength=256) / images[..., channel].size
+        means.append(float(values @ levels))
+        squares.append(float(values @ levels**2))
+    return np.asarray(means), np.asarray(squares)

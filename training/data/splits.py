@@ -1,0 +1,227 @@
+"""Labelled images by name or from a folder, and the four disjoint splits every experiment uses.
+
+A set NAME is one file NAME.npz under the data root (`--data-root`, default `data/`): `x_train, y_train, x_test, y_test`
+for a labelled set with its own test part, `x` (and `y`, `label_names`) for a set of one part. Images are uint8
+[N,H,W,3]. `confgate-train data import` writes these files. Your own folder of class sub-folders needs no such file: see
+`data_folder`.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.model.bundle import Input
+from service.model.images import fit_array
+from training.data.catalogue import CATALOGUE, how_to_get
+from training.data.folder import FileFacts, FolderImages, Watch, read_folder
+from training.data.assign import Assignment, Share, assign, check_classes, check_labels
+from training.errors import DataError, RecipeError
+from training.recipe import Data
+
+Images = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+
+FEW_CALIBRATION_IMAGES = 200
+DEFAULT_TEST_SHARE = 0.15  # of a set that has no test part of its own
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """Images and their classes, in the same order; `images[i:j]` is a uint8 array for both kinds of images."""
+
+    images: Images | FolderImages
+    labels: Labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def take(self, indices: NDArray[np.int64]) -> "LabelledImages":
+        lazy = isinstance(self.images, FolderImages)
+        return LabelledImages(self.images.select(indices) if lazy else self.images[indices], self.labels[indices])
+
+
+@dataclass(frozen=True)
+class Splits:
+    """train fits the weights, validation selects, calibration sets thresholds, test is reported once."""
+
+    train: LabelledImages
+    validation: LabelledImages
+    calibration: LabelledImages
+    test: LabelledImages
+    label_names: tuple[str, ...]
+    fingerprint: str  # of the images and the assignment to splits: two runs with the same one saw the same data
+    input: Input  # how any image was, and when served will be, brought to the network's size
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {name: len(getattr(self, name)) for name in ("train", "validation", "calibration", "test")}
+
+
+@dataclass(frozen=True)
+class _Published:
+    """A labelled set as it came, before it is cut."""
+
+    train: LabelledImages
+    test: LabelledImages | None
+    label_names: tuple[str, ...]
+    digest: "hashlib._Hash"
+    notes: tuple[str, ...] = ()
+
+
+def unwatched(files: Iterable[FileFacts], _count: int) -> Iterable[FileFacts]:
+    """No progress bar."""
+    return files
+
+
+def splits_for(data: Data, root: Path, watch: Watch = unwatched) -> Splits:
+    """The splits a recipe's `data` section asks for, of a named set under `root` or of its folder.
+
+    `split_seed` belongs to the data, not to the training run: networks trained with different seeds share their
+    calibration images. `limit` keeps that many images of train and test, for quick tries.
+    """
+    published = _read_published(data, root, watch)
+    test_share = _test_share(data, published)
+    labels = published.train.labels
+    where = assign(data.dataset, labels, data.validation, data.calibration, test_share, data.split_seed)
+    test = published.test if where.test is None else published.train.take(where.test)
+    assert test is not None  # a set without a test part has a test share
+    train_indices = where.train
+    if data.limit is not None:
+        train_indices, test = train_indices[: data.limit], test.take(np.arange(min(data.limit, len(test))))
+    parts = {
+        "train": published.train.take(train_indices),
+        "validation": published.train.take(where.validation),
+        "calibration": published.train.take(where.calibration),
+        "test": test,
+    }
+    check_classes(data.dataset, published.label_names, parts["train"].labels)
+    target = _input(data, test.images)
+    return Splits(
+        **{name: _at_size(part, target) for name, part in parts.items()},
+        label_names=published.label_names,
+        fingerprint=_fingerprint(published, where, data, test_share),
+        input=target,
+        notes=published.notes + _advice(parts),
+    )
+
+
+def _advice(parts: dict[str, LabelledImages]) -> tuple[str, ...]:
+    few = len(parts["calibration"])
+    if few >= FEW_CALIBRATION_IMAGES:
+        return ()
+    return (
+        f"only {few} calibration images: thresholds will be rough. More images, or a larger data.calibration, help",
+    )
+
+
+def _read_published(data: Data, root: Path, watch: Watch) -> _Published:
+    if data.folder is not None:
+        assert data.size is not None  # the recipe's own check
+        read = read_folder(Path(data.folder), _input(data, None), watch)
+        test = None if read.test is None else LabelledImages(*read.test)
+        if test is not None and len(test) == 0:
+            raise DataError(f"the test part of {data.folder} holds no images. Add some, or remove the folder.")
+        return _Published(LabelledImages(*read.train), test, read.label_names, hashlib.sha256(read.digest), read.notes)
+    train, test, label_names = load_labelled(data.dataset, root)
+    return _Published(train, test, label_names, hashlib.sha256(np.ascontiguousarray(train.images).reshape(-1)))
+
+
+def _test_share(data: Data, published: _Published) -> Share | None:
+    if published.test is None:
+        return DEFAULT_TEST_SHARE if data.test is None else data.test
+    if data.test is not None:
+        raise RecipeError(f"data.test is {data.test}, but '{data.dataset}' has a test part of its own. Leave it out.")
+    return None
+
+
+def _fingerprint(published: _Published, where: Assignment, data: Data, test_share: Share | None) -> str:
+    digest = published.digest.copy()
+    digest.update(np.ascontiguousarray(where.order).tobytes())
+    digest.update(repr((data.validation, data.calibration, data.limit)).encode())
+    if test_share is not None:
+        digest.update(repr(test_share).encode())
+    return digest.hexdigest()[:16]
+
+
+def _input(data: Data, images: Images | FolderImages | None) -> Input:
+    height, width = (data.size, data.size) if data.size is not None or images is None else images.shape[1:3]
+    if height != width:
+        raise DataError(
+            f"data set '{data.dataset}' has images of {width}×{height} pixels, and networks want squares. Say the side "
+            f"with --size (data.size)."
+        )
+    return Input(
+        width=width,
+        height=height,
+        resize=data.resize,
+        interpolation=data.interpolation,
+        crop_fraction=data.crop_fraction,
+    )
+
+
+def _at_size(part: LabelledImages, target: Input) -> LabelledImages:
+    """Arrays at another size than the network's are resized by the code that serves; a folder does it as it decodes."""
+    if isinstance(part.images, FolderImages) or part.images.shape[1:3] == (target.height, target.width):
+        return part
+    resized = np.empty((len(part), target.height, target.width, 3), np.uint8)
+    for index, image in enumerate(part.images):
+        resized[index] = fit_array(image, target)
+    return LabelledImages(resized, part.labels)
+
+
+def read_arrays(name: str, root: Path) -> dict[str, NDArray[np.generic]]:
+    """The arrays of one named set, checked for type and shape."""
+    path = root / f"{name}.npz"
+    if not path.is_file():
+        raise DataError(
+            f"data set '{name}' is not at {path}. To get it: {how_to_get(name)}. "
+            f"Or point --data-root at the folder that holds {name}.npz."
+        )
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except (OSError, ValueError, KeyError, TypeError, BadZipFile) as problem:  # TypeError: it is a lone array
+        raise DataError(f"{path} is not a readable .npz file ({problem}). Import the data set again.") from problem
+    for key, array in arrays.items():
+        if key.startswith("x") and (array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3):
+            raise DataError(
+                f"{path}: array '{key}' is {array.dtype} {list(array.shape)}, expected uint8 [N,H,W,3]. "
+                f"Import the data set again."
+            )
+    return arrays
+
+
+def load_labelled(name: str, root: Path) -> tuple[LabelledImages, LabelledImages | None, tuple[str, ...]]:
+    """The published train part, the test part where there is one, and the names of the classes."""
+    arrays = read_arrays(name, root)
+    parts: dict[str, LabelledImages] = {}
+    for part, suffix in (("train", "_train"), ("test", "_test"), ("all", "")):
+        if f"x{suffix}" in arrays and f"y{suffix}" in arrays:
+            images, labels = arrays[f"x{suffix}"], arrays[f"y{suffix}"].astype(np.int64)
+            if len(images) != len(labels):
+                raise DataError(f"data set '{name}': {len(images)} {part} images but {len(labels)} labels.")
+            parts[part] = LabelledImages(images, labels)  # type: ignore[arg-type]  # uint8: read_arrays checked it
+    train = parts.get("train", parts.get("all"))
+    if train is None or ("train" in parts) != ("test" in parts):
+        raise DataError(
+            f"data set '{name}' has no labelled train and test parts (x_train, y_train, x_test, y_test, or x and y), "
+            f"so it can serve as out-of-distribution images but not to train on."
+        )
+    label_names = _label_names(name, arrays, train.labels)
+    check_labels(name, label_names, **{part: images.labels for part, images in parts.items()})
+    return train, parts.get("test"), label_names
+
+
+def _label_names(name: str, arrays: dict[str, NDArray[np.generic]], labels: Labels) -> tuple[str, ...]:
+    if "label_names" in arrays:
+        return tuple(str(label) for label in arrays["label_names"])
+    known = CATALOGUE.get(name)
+    if known and known.label_names:
+        return known.label_names
+    return tuple(str(k) for k in range(int(labels.max(initial=-1)) + 1))

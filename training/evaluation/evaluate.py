@@ -1,0 +1,196 @@
+"""Several bundles and their baselines, grouped by what they were trained on, with mean and spread over the pairs."""
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from service.model.bundle import Bundle, load_bundle
+from service.model.session import Device
+from training.errors import DataError
+from training.evaluation.in_distribution import Inside, inside_of
+from training.evaluation.measure import (
+    METHODS,
+    EpsilonChoice,
+    Measured,
+    MeasuredNetwork,
+    Method,
+    NetworkRole,
+    NetworkScores,
+    digest_of_graphs,
+    measure_network,
+)
+from training.evaluation.ood_sets import MeasuredSet, Outside, load_sets
+from training.evaluation.outputs import BundleOutputs, Progress, silent
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over n trainings and the standard deviation between them, which one training does not have.
+
+    One training may have a 95 % interval instead: over its test images, so it says nothing of other trainings.
+    """
+
+    mean: float
+    std: float | None
+    n: int
+    interval: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Spread":
+        found = list(values)
+        return cls(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None, len(found))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Networks of one kind trained on one set: the i-th baseline belongs to the i-th bundle."""
+
+    inside: str
+    network: str
+    fingerprint: str  # of the images and how they were split
+    n_test: int
+    n_calibration: int
+    networks: tuple[MeasuredNetwork, ...]
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """The columns this group has figures for, in the table's order."""
+        measured = {row.method for network in self.networks for row in network.rows}
+        return tuple(method for method in METHODS if method.key in measured)
+
+    def rows(self, method: str, outside: str) -> list[Measured]:
+        """One a network; empty where the method was not measured."""
+        return [r for network in self.networks for r in network.rows if (r.method, r.outside) == (method, outside)]
+
+    def spread(self, method: str, outside: str, metric: str) -> Spread | None:
+        rows = self.rows(method, outside)
+        if not rows:
+            return None
+        spread = Spread.of(row.metrics[metric] for row in rows)
+        if len(rows) > 1 or rows[0].intervals is None:
+            return spread
+        return replace(spread, interval=rows[0].intervals[metric])
+
+    def classification_error(self, role: NetworkRole) -> Spread | None:
+        errors = [network.classification_error for network in self.networks if network.role == role]
+        return Spread.of(errors) if errors else None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    groups: tuple[Group, ...]
+    outside: tuple[MeasuredSet, ...]
+    epsilon: EpsilonChoice | None  # None: no preprocessed score was measured
+    limit: int | None
+
+    @property
+    def has_intervals(self) -> bool:
+        return any(row.intervals for group in self.groups for network in group.networks for row in network.rows)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an evaluation needs besides bundles."""
+
+    ood: tuple[str, ...]
+    data_root: Path
+    out: Path
+    epsilon: EpsilonChoice = "per-set"
+    limit: int | None = None
+    device: Device = "auto"
+    runs: Mapping[Path, Path] = field(default_factory=dict)  # the training run of a bundle, where it is known
+    preprocessed: bool = True  # also the scores that need the perturbed graph
+    intervals: bool = False  # bootstrap intervals of every metric
+
+
+def evaluate(
+    bundles: Iterable[Path], baselines: Iterable[Path], settings: Settings, progress: Progress = silent
+) -> Evaluation:
+    """Measures all bundles; those with a branch and those without are told apart and must be where they belong."""
+    loaded: list[tuple[NetworkRole, Bundle]] = [("branch", load_bundle(folder)) for folder in bundles]
+    loaded += [("baseline", load_bundle(folder)) for folder in baselines]
+    placed = [
+        (role, bundle, inside_of(bundle, settings.data_root, settings.runs.get(bundle.folder), settings.limit))
+        for role, bundle in loaded
+    ]
+    for role, bundle, inside in placed:
+        _check(role, bundle, inside, settings)
+    sizes = {bundle.manifest.input.width for _, bundle, _ in placed}
+    if len(sizes) > 1:
+        raise DataError(f"the bundles have inputs of {sorted(sizes)} pixels. Evaluate each size by itself.")
+    outside = load_sets(list(settings.ood), settings.data_root, sizes.pop(), settings.limit)
+    groups: dict[tuple[str, str], list[tuple[NetworkRole, Bundle, Inside]]] = {}
+    for role, bundle, inside in placed:
+        groups.setdefault((inside.dataset, inside.network), []).append((role, bundle, inside))
+    for members in groups.values():
+        _check_pairs(members)
+    return Evaluation(
+        tuple(_measure_group(members, outside, settings, progress) for members in groups.values()),
+        tuple(one.measured for one in outside),
+        settings.epsilon if settings.preprocessed else None,
+        settings.limit,
+    )
+
+
+def _measure_group(
+    members: list[tuple[NetworkRole, Bundle, Inside]],
+    outside: tuple[Outside, ...],
+    settings: Settings,
+    progress: Progress,
+) -> Group:
+    networks = []
+    for role, bundle, inside in members:
+        outputs = BundleOutputs(bundle, settings.out / "scores", settings.device, _named(bundle, progress))
+        scores = NetworkScores(outputs, settings.preprocessed)
+        networks.append(measure_network(role, scores, inside, outside, settings.epsilon, settings.intervals))
+    first = members[0][2]
+    return Group(
+        first.dataset, first.network, first.fingerprint, len(first.test), len(first.calibration), tuple(networks)
+    )
+
+
+def _named(bundle: Bundle, progress: Progress) -> Callable[[str, int, int], None]:
+    name = f"{bundle.manifest.name}/{bundle.manifest.version}"
+    return lambda what, done, total: progress(f"{name}: {what}", done, total)
+
+
+def _check(role: str, bundle: Bundle, inside: Inside, settings: Settings) -> None:
+    if role == "branch" and not bundle.manifest.has_confidence:
+        raise DataError(f"{bundle.folder} has no confidence branch, so it can only be a --baseline.")
+    if role == "baseline" and bundle.manifest.has_confidence:
+        raise DataError(
+            f"--baseline {bundle.folder} has a confidence branch; the baseline is the network trained without it "
+            f"(a recipe that ends in -baseline)."
+        )
+    if inside.dataset in settings.ood:
+        raise DataError(
+            f"--ood {inside.dataset}: {bundle.folder} was trained on it, so its images are in-distribution."
+        )
+
+
+def _check_pairs(members: list[tuple[NetworkRole, Bundle, Inside]]) -> None:
+    """Seeds may differ in number, but never the data, or means would be over different images."""
+    by_role = {role: [bundle for r, bundle, _ in members if r == role] for role in ("branch", "baseline")}
+    dataset, network = members[0][2].dataset, members[0][2].network
+    if not by_role["branch"]:
+        raise DataError(
+            f"--baseline {by_role['baseline'][0].folder} is {network} on {dataset}, and no bundle with a branch is. "
+            f"Give both of a pair, or neither."
+        )
+    check_numbers(f"{network} on {dataset}", len(by_role["branch"]), len(by_role["baseline"]))
+    if len({inside.fingerprint for _, _, inside in members}) > 1:
+        raise DataError(f"the bundles of {network} on {dataset} were trained on different images or splits of them.")
+    seen: dict[str, Path] = {}
+    for _, bundle, _ in members:
+        first = seen.setdefault(digest_of_graphs(bundle), bundle.folder)
+        if first is not bundle.folder:
+            raise DataError(f"{first} and {bundle.folder} hold the same network. Give each training once.")
+
+
+def check_numbers(what: str, branches: int, baselines: int) -> None:
+    """As many baselines as networks with a branch, or none."""
+    if baselines not in (0, branches):
+        raise DataError(
+            f"{what}: {branches} bundles with a branch and {baselines} baselines. Give as many of both, or no baseline."
+        )

@@ -1,0 +1,96 @@
+"""The very images a bundle was calibrated and may be tested on, found again from what it says of its making."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from service.model.bundle import Bundle
+from training.data.splits import LabelledImages, Splits, splits_for
+from training.errors import DataError, RecipeError
+from training.recipe import Data, Recipe, load_recipe, parse_recipe
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A bundle's own kind of images: `calibration` may set thresholds, `test` is only reported on."""
+
+    dataset: str
+    network: str
+    fingerprint: str
+    calibration: LabelledImages
+    test: LabelledImages
+    budget: float | None = None  # β of the training, where its run tells it
+
+
+def inside_of(bundle: Bundle, data_root: Path, run: Path | None = None, limit: int | None = None) -> Inside:
+    """Finds the data by the bundle's recipe, or by the run it was exported from; other data than it saw is refused."""
+    recipe = recipe_of_run(run) if run is not None else _recipe_of(bundle)
+    try:
+        splits = _splits(recipe.data, data_root)
+    except DataError as problem:
+        if run is not None:
+            raise
+        raise DataError(
+            f"{problem} If the training of {bundle.folder} changed fields of its recipe, give --run, the folder of "
+            f"its training."
+        ) from problem
+    known = bundle.manifest.provenance.data
+    if f"fingerprint {splits.fingerprint}" not in known:
+        raise DataError(
+            f"{bundle.folder} was made from '{known}', but {recipe.data.dataset} under {data_root} has fingerprint "
+            f"{splits.fingerprint}: its calibration images might be among those it was trained on. Point "
+            f"--data-root at the data it saw, or give --run, the folder of its training, if that changed fields of "
+            f"the recipe."
+        )
+    return Inside(
+        dataset=recipe.data.dataset,
+        network=recipe.network.name,
+        fingerprint=splits.fingerprint,
+        calibration=_spread(splits.calibration, limit),
+        test=_spread(splits.test, limit),
+        budget=None if run is None else _budget_of(bundle, run, recipe),
+    )
+
+
+def spread_indices(images: int, limit: int | None) -> np.ndarray:
+    """At most `limit` of so many images, evenly spaced: sets may be sorted by class."""
+    if limit is None or images <= limit:
+        return np.arange(images)
+    return np.linspace(0, images - 1, limit).round().astype(np.int64)
+
+
+def recipe_of_run(run: Path) -> Recipe:
+    record = run / "run.json"
+    if not record.is_file():
+        raise RecipeError(f"{run} holds no training run. Expected a folder written by 'confgate-train fit … --out'.")
+    return parse_recipe(json.loads(record.read_text())["recipe"])
+
+
+def _budget_of(bundle: Bundle, run: Path, recipe: Recipe) -> float | None:
+    """β as it was trained with; a run may be given for its data alone, and a recipe's name does not tell of `--set`."""
+    made = bundle.manifest.provenance
+    own = (recipe.name, json.loads((run / "run.json").read_text())["seed"]) == (made.recipe, made.seed)
+    return recipe.confidence.budget if own and recipe.confidence.enabled else None
+
+
+def _recipe_of(bundle: Bundle) -> Recipe:
+    name = bundle.manifest.provenance.recipe
+    try:
+        return load_recipe(name)
+    except RecipeError as problem:
+        raise DataError(
+            f"{bundle.folder} was made by '{name}', which is no recipe that ships with confgate, so its images cannot "
+            f"be found. Give --run, the folder of its training."
+        ) from problem
+
+
+@cache
+def _splits(data: Data, root: Path) -> Splits:
+    return splits_for(data, root)
+
+
+def _spread(part: LabelledImages, limit: int | None) -> LabelledImages:
+    return part if limit is None else part.take(spread_indices(len(part), limit))

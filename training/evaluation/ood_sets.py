@@ -1,0 +1,128 @@
+"""Out-of-distribution sets for an evaluation: each image is loaded and scored once, also where sets share it."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from training.data.catalogue import ALL_IMAGES, CATALOGUE
+from training.data.ood import NOISE, all_images_parts, load_outside
+from training.errors import DataError
+from training.evaluation.in_distribution import spread_indices
+from training.evaluation.outputs import ImageSet
+
+TITLES = {
+    "tinyimagenet_crop": "TinyImageNet (crop)",
+    "tinyimagenet_resize": "TinyImageNet (resize)",
+    "lsun_crop": "LSUN (crop)",
+    "lsun_resize": "LSUN (resize)",
+    "isun": "iSUN",
+    "lsun_bedroom_crop": "LSUN bedrooms (crop)",
+    "lsun_bedroom_resize": "LSUN bedrooms (resize)",
+    "places_resize": "Places (resize)",
+    "uniform": "Uniform noise",
+    "gaussian": "Gaussian noise",
+    "all_images": "All Images",
+    "cifar10": "CIFAR-10",
+    "svhn": "SVHN",
+    "mnist": "MNIST",
+    "fashion_mnist": "Fashion-MNIST",
+}
+STAND_INS = {wanted: substitute for wanted, substitute in ALL_IMAGES if substitute}
+ALL = "all_images"
+
+
+def title_of(name: str) -> str:
+    """A set's name as the paper writes it; your own sets keep theirs."""
+    return TITLES.get(name, name)
+
+
+@dataclass(frozen=True)
+class MeasuredSet:
+    """What tables say of a set; `digest` tells whether another evaluation saw the same images."""
+
+    name: str
+    made_of: tuple[str, ...]
+    n_calibration: int
+    n_test: int
+    digest: str
+
+    @property
+    def title(self) -> str:
+        return title_of(self.name)
+
+    @property
+    def stand_ins(self) -> tuple[str, ...]:
+        """The parts that are not the paper's own."""
+        return tuple(part for part in self.made_of if part in STAND_INS.values())
+
+
+@dataclass(frozen=True)
+class Outside:
+    """One row of the table: `calibration` may choose ε and thresholds, `test` is reported on."""
+
+    name: str
+    calibration: tuple[ImageSet, ...]
+    test: tuple[ImageSet, ...]
+    made_of: tuple[str, ...]
+
+    @property
+    def measured(self) -> MeasuredSet:
+        digest = hashlib.sha256()
+        for images in (*self.calibration, *self.test):
+            digest.update(images.digest.encode())
+        return MeasuredSet(
+            self.name,
+            self.made_of,
+            sum(len(part) for part in self.calibration),
+            sum(len(part) for part in self.test),
+            digest.hexdigest()[:16],
+        )
+
+
+def load_sets(names: list[str], root: Path, size: int, limit: int | None = None) -> tuple[Outside, ...]:
+    """The named sets; `all_images` is the union of its parts, which are scored once."""
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise DataError(f"--ood names {', '.join(repeated)} more than once.")
+    parts: dict[str, Outside] = {}
+
+    def part(name: str) -> Outside:
+        if name not in parts:
+            parts[name] = _load(name, root, size, limit)
+        return parts[name]
+
+    sets = []
+    for name in names:
+        members = [part(member) for member in (all_images_parts(root) if name == ALL else (name,))]
+        sets.append(
+            Outside(
+                name,
+                tuple(image_set for member in members for image_set in member.calibration),
+                tuple(image_set for member in members for image_set in member.test),
+                tuple(member.name for member in members),
+            )
+        )
+    return tuple(sets)
+
+
+def present_or_stand_in(name: str, root: Path) -> str:
+    """The set itself where it is there, else the one that stands in for it; else the name, for load_sets to refuse."""
+    substitute = STAND_INS.get(name)
+    if substitute and not (root / f"{name}.npz").is_file() and (root / f"{substitute}.npz").is_file():
+        return substitute
+    return name
+
+
+def _load(name: str, root: Path, size: int, limit: int | None) -> Outside:
+    if name not in CATALOGUE and not (root / f"{name}.npz").is_file():
+        present = sorted({path.stem for path in root.glob("*.npz")} | {*NOISE, ALL})
+        raise DataError(
+            f"--ood {name}: no such set. Expected one of {', '.join(present)}, or import it first: "
+            f"confgate-train data import {name} FOLDER_OF_IMAGES."
+        )
+    loaded = load_outside(name, root, size)
+    calibration, test = (
+        ImageSet(f"{name} {part}", images if limit is None else images[spread_indices(len(images), limit)])
+        for part, images in (("calibration", loaded.calibration), ("test", loaded.test))
+    )
+    return Outside(name, (calibration,), (test,), (name,))

@@ -1,0 +1,156 @@
+"""Training batches by step number. What a step sees depends on the seed and the step alone.
+
+So a resumed run repeats a step exactly, worker processes may be many or none, and each of several ranks takes its part
+of the same batch that one process would have seen.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from training.data.folder import FolderImages
+from training.data.splits import LabelledImages
+from training.errors import RecipeError
+from training.learning.augment import augment, cutout_mask, flips, pad_images
+from training.recipe import Recipe
+
+
+class Batch(NamedTuple):
+    images: Tensor  # [B,H,W,3] uint8, augmented
+    kept: Tensor  # [B,H,W], False where Cutout blanks a pixel
+    labels: Tensor  # [B]
+    hinted: Tensor  # [B], which samples may ask for hints
+    dropout_seed: int
+
+
+class Batches(Protocol):
+    def between(self, first_step: int, last_step: int) -> Iterator[Batch]:
+        """The batches of these steps, in order, without the last."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which images each step sees, and which part of them this rank takes."""
+
+    seed: int
+    images: int
+    batch_size: int
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.images // self.batch_size
+
+    def check(self) -> None:
+        if self.steps_per_epoch == 0:
+            raise RecipeError(
+                f"optimiser.batch_size is {self.batch_size}, but there are only {self.images} training images. "
+                f"Lower it."
+            )
+        if self.batch_size % self.world:
+            raise RecipeError(
+                f"optimiser.batch_size is {self.batch_size}, which {self.world} processes cannot share evenly."
+            )
+
+    def indices(self, step: int) -> Tensor:
+        """The whole batch of this step, over all ranks."""
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        return _epoch_order(self.seed, epoch, self.images)[batch * self.batch_size :][: self.batch_size]
+
+    @property
+    def mine(self) -> slice:
+        share = self.batch_size // self.world
+        return slice(self.rank * share, (self.rank + 1) * share)
+
+
+@lru_cache(maxsize=2)
+def _epoch_order(seed: int, epoch: int, images: int) -> Tensor:
+    return torch.randperm(images, generator=step_generator(seed, epoch, "order"))
+
+
+def step_generator(seed: int, number: int, purpose: str) -> torch.Generator:
+    """A generator for one step or epoch, independent of all others."""
+    words = np.random.SeedSequence([seed, number, *purpose.encode()]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(words[0] >> np.uint64(1)))
+
+
+def make_batches(part: LabelledImages, recipe: Recipe, plan: Plan, device: torch.device, workers: int) -> Batches:
+    """Arrays are augmented whole, in memory; the images of a folder by worker processes that decode them."""
+    if isinstance(part.images, FolderImages):
+        return FolderBatches(part.images, part.labels, recipe, plan, workers)
+    if recipe.augment.smallest_area > 0:
+        raise RecipeError(
+            f"augment.smallest_area is {recipe.augment.smallest_area}: it crops photos of a folder (--data) before "
+            f"they are resized. '{recipe.data.dataset}' is stored at its size; use augment.crop_padding."
+        )
+    return ArrayBatches(part.images, part.labels, recipe, plan, device)
+
+
+class ArrayBatches:
+    """All images in memory, on the device that trains."""
+
+    def __init__(
+        self, images: np.ndarray, labels: np.ndarray, recipe: Recipe, plan: Plan, device: torch.device
+    ) -> None:
+        self.recipe, self.plan = recipe, plan
+        self.padded = pad_images(torch.from_numpy(images), recipe.augment).to(device)
+        self.labels = torch.from_numpy(labels)
+
+    def between(self, first_step: int, last_step: int) -> Iterator[Batch]:
+        return (self._batch(step) for step in range(first_step, last_step))
+
+    def _batch(self, step: int) -> Batch:
+        indices, generator = self.plan.indices(step), step_generator(self.plan.seed, step, "step")
+        dropout_seed = _draw_seed(generator)
+        epoch = step // self.plan.steps_per_epoch
+        crops, kept = augment(self.padded, indices, epoch, self.recipe.augment, generator)
+        hinted = torch.rand(len(indices), generator=generator) < self.recipe.confidence.hint_probability
+        mine = self.plan.mine
+        return Batch(crops[mine], kept[mine], self.labels[indices][mine], hinted[mine], dropout_seed)
+
+
+class FolderBatches(Dataset[Batch]):
+    """Images decoded and augmented as they are needed; item k is the batch of step k."""
+
+    def __init__(self, images: FolderImages, labels: Sequence[int], recipe: Recipe, plan: Plan, workers: int) -> None:
+        self.images, self.recipe, self.plan, self.workers = images, recipe, plan, workers
+        self.labels = torch.as_tensor(labels)
+
+    def between(self, first_step: int, last_step: int) -> Iterator[Batch]:
+        # batch_size None: one item is one batch, made whole by one worker; the loader hands them over in order.
+        loader = DataLoader(
+            self, batch_size=None, sampler=range(first_step, last_step), num_workers=self.workers, pin_memory=False
+        )
+        return iter(loader)
+
+    def __getitem__(self, step: int) -> Batch:
+        from training.learning.photos import augment_photo  # torchvision: only where photos are streamed
+
+        indices, generator = self.plan.indices(step), step_generator(self.plan.seed, step, "step")
+        dropout_seed = _draw_seed(generator)
+        epoch = step // self.plan.steps_per_epoch
+        _, height, width, _ = self.images.shape
+        flipped = flips(indices, epoch, self.recipe.augment, generator)
+        kept = cutout_mask(len(indices), height, width, self.recipe.augment, generator)
+        hinted = torch.rand(len(indices), generator=generator) < self.recipe.confidence.hint_probability
+        seeds = torch.randint(2**62, (len(indices),), generator=generator)
+        mine = self.plan.mine
+        photos = [
+            augment_photo(self.images, index, self.recipe.augment, flip, seed)
+            for index, flip, seed in zip(
+                indices[mine].tolist(), flipped[mine].tolist(), seeds[mine].tolist(), strict=True
+            )
+        ]
+        return Batch(torch.stack(photos), kept[mine], self.labels[indices][mine], hinted[mine], dropout_seed)
+
+
+def _draw_seed(generator: torch.Generator) -> int:
+    return int(torch.randint(2**62, (1,), generator=generator))

@@ -1,0 +1,95 @@
+"""Reads a finished training run: what it was, its weights, and the very data it was trained on."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.data.splits import Splits, splits_for
+from training.errors import ExportError, RecipeError
+from training.learning.initial_network import commands_of
+from training.learning.loop import average_of
+from training.networks import Classifier, add_confidence_branch, build_network
+from training.recipe import Recipe, parse_recipe
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    recipe: Recipe
+    seed: int
+    network: Classifier
+    splits: Splits
+    mean: list[float]
+    std: list[float]
+    image_size: int
+    made_by: tuple[str, ...]  # the commands, this run's last
+    branch_left_out: bool = False  # trained with a branch that is not in `network`
+
+
+def read_run(folder: Path, data_root: Path) -> TrainedRun:
+    """The run under `folder`; refused when it is unfinished or the data under `data_root` is not what it saw."""
+    record = folder / "run.json"
+    if not record.is_file() or not (folder / "checkpoint.pt").is_file():
+        raise RecipeError(f"{folder} holds no training run. Expected a folder written by 'confgate-train fit … --out'.")
+    identity: dict[str, Any] = json.loads(record.read_text())
+    recipe = parse_recipe(identity["recipe"])
+    state = torch.load(folder / "checkpoint.pt", map_location="cpu", weights_only=True)
+    return TrainedRun(
+        recipe=recipe,
+        seed=identity["seed"],
+        network=_trained_network(folder, state, identity, recipe),
+        splits=_same_splits(recipe, identity, data_root),
+        mean=identity["mean"],
+        std=identity["std"],
+        image_size=identity["image_size"],
+        made_by=commands_of(identity, state),
+    )
+
+
+def without_branch(run: TrainedRun) -> TrainedRun:
+    """The same training's baseline: its classifier alone, where the branch beside it has not touched it."""
+    settings = run.recipe.confidence
+    if run.network.branch is None:
+        raise ExportError("--without-branch: this run has no confidence branch; export it as it is.")
+    if settings.shapes_features or settings.hints_for == "network" or run.recipe.optimiser.trains == "branch":
+        raise ExportError(
+            "--without-branch is for runs whose branch left the classifier alone (confidence.shapes_features=false and "
+            "confidence.hints_for=branch, trained together): of this one it would not be the baseline. Train the "
+            "recipe that ends in -baseline."
+        )
+    run.network.branch = None
+    return replace(run, branch_left_out=True)
+
+
+def _trained_network(folder: Path, state: dict[str, Any], identity: dict[str, Any], recipe: Recipe) -> Classifier:
+    """The network to serve: the moving average of the weights where one was kept."""
+    total_steps = identity["splits"]["sizes"]["train"] // recipe.optimiser.batch_size * recipe.optimiser.epochs
+    if state["step"] < total_steps:
+        raise RecipeError(
+            f"{folder} is not finished: step {state['step']} of {total_steps}. Run the same 'fit' command again."
+        )
+    network = build_network(
+        recipe.network.name, len(identity["label_names"]), identity["image_size"], recipe.network.widths
+    )
+    if recipe.confidence.enabled:
+        add_confidence_branch(network, *recipe.confidence.branch)
+    averaged = average_of(network, recipe.optimiser.average_decay)
+    if averaged is None:
+        network.load_state_dict(state["network"])
+        return network.eval()
+    averaged.load_state_dict(state["averaged"])
+    trained: Classifier = averaged.module
+    return trained.eval()
+
+
+def _same_splits(recipe: Recipe, identity: dict[str, Any], data_root: Path) -> Splits:
+    splits = splits_for(recipe.data, data_root)
+    trained_on = identity["splits"]["fingerprint"]
+    if splits.fingerprint != trained_on:
+        raise RecipeError(
+            f"the data under {data_root} has fingerprint {splits.fingerprint}, the run was trained on {trained_on}: "
+            f"calibration images might have been trained on. Restore the data, or train again."
+        )
+    return splits

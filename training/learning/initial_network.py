@@ -1,0 +1,192 @@
+"""The network a run begins with: fresh, whitened where it is `compact`, or with `--init` from weights of before."""
+
+import copy
+import hashlib
+import json
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training.data.splits import Splits
+from training.errors import RecipeError
+from training.learning.augment import normalise, shrink_early
+from training.networks import Classifier, add_confidence_branch, build_network, whiten
+from training.recipe import Recipe
+
+WHITENING_PIXELS = 5_000 * 32 * 32  # enough 2×2 patches for a 12×12 covariance, many times over
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """Weights from a file, and what became of them."""
+
+    file: str
+    sha256: str
+    taken: tuple[str, ...]
+    other_shape: tuple[str, ...]  # "name: shape here, shape in the file"
+    fresh: tuple[str, ...]  # of this network, with nothing for them in the file
+    unused: tuple[str, ...]  # of the file, with no place in this network
+    origin: "Origin | None" = None  # where the file is the checkpoint of a run
+
+    @property
+    def made_by(self) -> tuple[str, ...]:
+        """The commands up to it, as far as they are known."""
+        return () if self.origin is None else self.origin.made_by
+
+    def describe(self) -> str:
+        lines = [f"{self.file}: {len(self.taken)} tensors taken ({_shortened(self.taken)})"]
+        for what, names in (
+            ("skipped for their shape", self.other_shape),
+            ("not in the file, stay fresh", self.fresh),
+            ("in the file, not in this network", self.unused),
+        ):
+            if names:
+                lines.append(f"  {len(names)} {what}: {_shortened(names)}")
+        return "\n".join(lines)
+
+
+def _shortened(names: tuple[str, ...], shown: int = 6) -> str:
+    return ", ".join(names[:shown]) + (f" … {names[-1]}" if len(names) > shown else "")
+
+
+def fresh_network(recipe: Recipe, splits: Splits, seed: int, mean: Tensor, std: Tensor) -> Classifier:
+    """The recipe's network with weights that follow from the seed."""
+    torch.manual_seed(seed)
+    size = splits.train.images.shape[1]
+    network = build_network(recipe.network.name, len(splits.label_names), size, recipe.network.widths)
+    if recipe.confidence.enabled:
+        add_confidence_branch(network, *recipe.confidence.branch)
+    if recipe.network.name == "compact":
+        sample = torch.from_numpy(splits.train.images[: max(1, WHITENING_PIXELS // size**2)])
+        whiten(network, normalise(sample, mean, std))
+    _check_early_images(network, recipe, size)
+    return network
+
+
+def _check_early_images(network: Classifier, recipe: Recipe, size: int) -> None:
+    """Before training starts: not every network takes the smaller images that its first part would see."""
+    settings = recipe.augment
+    if settings.early_share == 0 or settings.early_scale == 1:
+        return
+    trial = copy.deepcopy(network).train()  # batch norms would remember what they see
+    small = shrink_early(torch.zeros(2, 3, size, size), 0.0, settings)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            trial(small)
+    except RuntimeError as problem:
+        raise RecipeError(
+            f"augment.early_scale is {settings.early_scale}: the first images would be {small.shape[2]} pixels wide, "
+            f"and network {recipe.network.name} for {size} pixels does not take those. Use --set augment.early_share=0."
+        ) from problem
+
+
+def load_pretrained(network: Classifier, path: Path) -> Pretrained:
+    """Copies every tensor that fits by name and shape from a state dict, or from the checkpoint of another run."""
+    content = _read_state(path)
+    ours = network.state_dict()
+    taken, other_shape, fresh = {}, [], []
+    used = set()
+    for name, tensor in ours.items():
+        # A plain network's "conv1.weight" is our "body.conv1.weight": the body is the network without its head.
+        source = next((key for key in (name, name.removeprefix("body.")) if key in content), None)
+        if source is None:
+            fresh.append(name)
+            continue
+        used.add(source)
+        if content[source].shape != tensor.shape:
+            other_shape.append(f"{name}: {list(tensor.shape)} here, {list(content[source].shape)} in the file")
+        else:
+            taken[name] = content[source]
+    if not taken:
+        raise RecipeError(
+            f"--init {path}: none of its {len(content)} tensors fits this network. It begins with "
+            f"{_shortened(tuple(content), 3)}; the network with {_shortened(tuple(ours), 3)}."
+        )
+    network.load_state_dict(ours | taken)
+    unused = tuple(name for name in content if name not in used)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Pretrained(path.name, digest, tuple(taken), tuple(other_shape), tuple(fresh), unused, _origin(path))
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The run that a checkpoint is of."""
+
+    made_by: tuple[str, ...]  # the commands up to it
+    trained_on: str  # the fingerprint of its images and their division
+    finished: bool
+
+
+def _origin(path: Path) -> Origin | None:
+    record = path.parent / "run.json"
+    if path.name != "checkpoint.pt" or not record.is_file():
+        return None
+    identity = json.loads(record.read_text())
+    finished = (path.parent / "result.json").is_file()
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    return Origin(commands_of(identity, state), identity["splits"]["fingerprint"], finished)
+
+
+def commands_of(identity: dict[str, Any], checkpoint: dict[str, Any]) -> tuple[str, ...]:
+    """The command of a run, after those of the runs whose weights it started from; their folders are RUN1, RUN2 …"""
+    earlier = tuple((identity.get("init") or {}).get("made_by", ()))
+    start = f" --init RUN{len(earlier)}/checkpoint.pt" if earlier else ""
+    # On a GPU that has it bfloat16 is the default; on a CPU it was asked for, and without it other weights come out.
+    precision = " --precision bf16" if checkpoint.get("execution", "cpu").startswith("cpu, bf16") else ""
+    name, seed = identity["recipe"]["name"], identity["seed"]
+    return (*earlier, f"confgate-train fit {name} --seed {seed}{start}{precision} --out RUN{len(earlier) + 1}")
+
+
+def keep_classifier(network: Classifier, pretrained: Pretrained | None, trained_on: str) -> None:
+    """Only the branch will learn; refused unless every weight of the classifier has come from a file, and from a run
+    on the same division of the images: others may have learnt from what is to judge the branch.
+    """
+    if pretrained is None:
+        raise RecipeError(
+            "optimiser.trains=branch needs a classifier that is trained already: --init RUN/checkpoint.pt, of a run "
+            "with the same network."
+        )
+    missing = [name for name in (*pretrained.fresh, *pretrained.other_shape) if not name.startswith("branch.")]
+    if missing:
+        raise RecipeError(
+            f"--init {pretrained.file} is not of the same network, and optimiser.trains=branch would leave these as "
+            f"they are drawn at random: {_shortened(tuple(missing))}."
+        )
+    origin = pretrained.origin
+    if origin is not None and not origin.finished:
+        raise RecipeError(
+            f"--init {pretrained.file} is of a run that is not finished, and its classifier would stay as it is now. "
+            f"Run the 'fit' command of that run again first."
+        )
+    if origin is not None and origin.trained_on != trained_on:
+        raise RecipeError(
+            f"--init {pretrained.file} is of a run whose images were divided otherwise (fingerprint "
+            f"{origin.trained_on}, here {trained_on}): it may have learnt from calibration images of this one. Use "
+            f"the data and data.split_seed of that run."
+        )
+    for part in (network.body, network.head):
+        part.requires_grad_(False)
+
+
+def _read_state(path: Path) -> dict[str, Tensor]:
+    """A dict of tensors; of a run's checkpoint its averaged weights where it kept them, as it would be served."""
+    if not path.is_file():
+        raise RecipeError(f"--init {path}: no such file. Expected a state dict written by torch.save.")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as problem:
+        reason = str(problem).splitlines()[0]
+        raise RecipeError(
+            f"--init {path} is not a plain state dict, and nothing else is loaded: files that hold code are refused "
+            f"({reason})."
+        ) from problem
+    if isinstance(content, dict):
+        content = content.get("averaged") or content.get("network") or content.get("state_dict") or content
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise RecipeError(f"--init {path}: expected a dict of tensors by name.")
+    content.pop("n_averaged", None)
+    return {name.removeprefix("module."): tensor for name, tensor in content.items()}
