@@ -14,12 +14,11 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from service.errors import SettingsError
-from service.model.session import Device
 
 ENV_PREFIX = "CONFGATE_"
+Device = Literal["auto", "cuda", "cpu"]
 
-
-# What the commands that talk to a service read; `confgate serve` knows them and does not.
+# Read by the commands that talk to a service, not by `confgate serve`.
 OTHER_VARIABLES = ("CONFIG", "API_KEY")
 
 
@@ -56,7 +55,7 @@ class Settings(BaseSettings):
         "auto",
         description="Answer requests without a key: true, false, or auto (from this machine, while no client has one).",
     )
-    device: Device = Field("auto", description="Where to run: cuda, cpu, or auto (cuda if it can be had).")
+    device: Device = Field("auto", description="Where to run: cuda, cpu, or auto (cuda if it is available).")
     threads: int = Field(0, ge=0, le=1024, description="Inference threads; 0 means all usable CPUs but one.")
     decode_threads: int = Field(
         0, ge=0, le=256, description="Threads that decode images; 0 means all usable CPUs but one, at most 8."

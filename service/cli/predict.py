@@ -1,4 +1,7 @@
-"""`confgate predict`: asks a running service about files, and shows its answers as a table."""
+"""`confgate predict`: asks a running service about image files, and shows its answers as a table.
+
+confgate predict cat.png dog.jpg
+"""
 
 import json
 import urllib.error
@@ -8,7 +11,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from service.errors import ConfgateError
 
@@ -18,6 +23,31 @@ HEADINGS = ("file", "label", "probability", "confidence", "known", "score > thre
 
 class ClientError(ConfgateError):
     """The service could not be reached, or refused the request."""
+
+
+def predict(
+    files: Annotated[list[Path], typer.Argument(help="Image files.", exists=True, dir_okay=False)],
+    url: Annotated[str, typer.Option(help="Where the service listens.")] = "http://127.0.0.1:8000",
+    model: Annotated[str | None, typer.Option(help="Which model; the service's default unless given.")] = None,
+    version: Annotated[int | None, typer.Option(help="Which version; the highest unless given.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Which threshold policy.")] = None,
+    score: Annotated[str | None, typer.Option(help="Which score is compared with the threshold.")] = None,
+    preprocess: Annotated[bool, typer.Option(help="Gate on the input-preprocessed score.")] = False,
+    top_k: Annotated[int | None, typer.Option(help="Show only the k largest probabilities (--json).")] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(help="Your key, if the service asks for one.", envvar="CONFGATE_API_KEY", show_envvar=True),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The service's own answer, for programs.")] = False,
+) -> None:
+    """Ask a running service about image files."""
+    query = {"model": model, "version": version, "policy": policy, "score": score, "top_k": top_k}
+    if preprocess:
+        query["preprocess"] = "true"
+    outcome = predict_files(url, files, query, api_key)
+    typer.echo(outcome.json if as_json else outcome.table())
+    if outcome.failed:
+        raise typer.Exit(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +85,7 @@ def predict_files(url: str, files: Sequence[Path], query: Mapping[str, Any], api
         headers={"Content-Type": f"multipart/form-data; boundary={boundary}", **_credentials(api_key)},
         method="POST",
     )
-    # Not through a proxy that the environment may name for the world outside: the service is near.
+    # Not through a proxy that the environment may name: the service is usually local.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(request, timeout=TIMEOUT_SECONDS) as response:
@@ -79,7 +109,7 @@ def _credentials(api_key: str | None) -> dict[str, str]:
 def _form(files: Sequence[Path], boundary: str) -> bytes:
     parts = []
     for index, file in enumerate(files):
-        # The service counts files and never looks at their names.
+        # The service counts files and does not look at their names.
         disposition = f'Content-Disposition: form-data; name="image"; filename="{index}"'
         parts.append(f"--{boundary}\r\n{disposition}\r\n\r\n".encode() + file.read_bytes() + b"\r\n")
     return b"".join([*parts, f"--{boundary}--\r\n".encode()])

@@ -44,7 +44,7 @@ Rate = Annotated[float, Field(ge=0, le=1)]
 
 
 class Contract(BaseModel):
-    """Frozen; an unknown field is an error, because a field nobody reads is a promise nobody keeps."""
+    """Frozen; an unknown field is an error, because a field that is not read is a promise that is not kept."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -108,7 +108,7 @@ class Policy(Contract):
 
 def _edges_are_the_services(edges: tuple[float, ...]) -> tuple[float, ...]:
     if edges != HISTOGRAM_EDGES:
-        raise ValueError("the edges must be service.gate.HISTOGRAM_EDGES: live traffic is counted with those")
+        raise ValueError("the edges must be service.model.scores.HISTOGRAM_EDGES: live traffic is counted with those")
     return edges
 
 
@@ -144,7 +144,7 @@ Quantiles = Annotated[tuple[float, ...], Field(min_length=QUANTILES, max_length=
 
 
 class Typicality(Contract):
-    """The rightly classified calibration images, at `service.model.typicality.LEVELS`: what an image is compared with."""
+    """The correctly classified calibration images at `typicality.LEVELS`: what an image is compared with."""
 
     n: PositiveInt
     components: Annotated[dict[ScoreName, Quantiles], Field(min_length=2)]

@@ -18,8 +18,8 @@ from service.errors import BundleError, DeviceError
 from service.model.bundle import Bundle, GraphName
 from service.model.images import Pixels
 from service.model.scores import Outputs
+from service.settings import Device as Device  # part of this interface: what a session may be asked to run on
 
-Device = Literal["auto", "cuda", "cpu"]
 ActiveDevice = Literal["cuda", "cpu"]
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"

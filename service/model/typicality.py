@@ -1,6 +1,6 @@
 """Typicality: how many of the images that the model gets right look as unusual as this one, read as a p-value.
 
-Each of two or more scores is turned into its rank among rightly classified calibration images; the lowest rank says
+Each of two or more scores is turned into its rank among correctly classified calibration images; the lowest rank says
 how unusual the image is, and the rank of that lowest rank among the same images is the p-value: 0.005 means "1 in 200
 of the images this model gets right look this unusual". (The lowest rank alone would promise too much: of two
 independent ranks one is below 0.005 for 1 image in 100.) No out-of-distribution image is needed, and no parameter.
@@ -55,7 +55,7 @@ def lowest_rank(components: Mapping[str, Ranks], scores: Mapping[str, Floats]) -
 
 @dataclass(frozen=True, slots=True)
 class TypicalityReference:
-    """What the rightly classified calibration images look like: each component's ranks, and those of their minimum."""
+    """The correctly classified calibration images: the ranks of each component, and those of their minimum."""
 
     components: Mapping[str, Ranks]
     minimum: Ranks

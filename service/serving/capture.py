@@ -25,9 +25,10 @@ from PIL import Image
 from pydantic_core import to_json
 
 from service.errors import RequestError, SettingsError
+from service.model.gate import Gate, Reading
 from service.model.images import Pixels, shrink
 from service.serving.metrics import CAPTURE_DROPS, Metrics
-from service.serving.predictor import Gate, Model, Reading
+from service.serving.served_model import Model
 from service.settings import Settings
 
 log = logging.getLogger("confgate")

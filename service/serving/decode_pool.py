@@ -1,4 +1,7 @@
-"""The threads that decode. An executor would do, but makes a future for every image, and nobody here waits for one."""
+"""The threads that decode images.
+
+An executor would make a future for every image, and nothing here waits for one.
+"""
 
 import logging
 import threading
@@ -11,7 +14,7 @@ log = logging.getLogger("confgate")
 Job = tuple[Callable[..., None], tuple[Any, ...]]
 
 
-class Decoders:
+class DecodePool:
     """A few threads and one queue of jobs."""
 
     def __init__(self, threads: int) -> None:
@@ -37,7 +40,7 @@ class Decoders:
             try:
                 job(*arguments)
             except Exception:
-                # Somebody's image, which has been answered by now, must not end a thread that all others need.
+                # The image has been answered by now. A bad one must not end a thread that all others need.
                 log.exception("a decoding job failed")
             # Not while waiting for the next one: a large image would stay in memory until then.
             del item, job, arguments

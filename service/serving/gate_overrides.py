@@ -1,7 +1,7 @@
-"""Which gate decides for requests that name none: the bundle's default, or what an operator has set since.
+"""The gate for requests that name none: the bundle's default, or what an operator has set since.
 
-A change is one assignment of a whole `Gate`. A request reads it once, when it is taken in, and is decided and answered
-with what it read: no answer mixes two thresholds.
+A change is one assignment of a whole `Gate`. A request reads the gate once, when it is admitted, and is decided and
+answered with what it read: no answer mixes two thresholds.
 """
 
 import asyncio
@@ -14,13 +14,11 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from service.errors import MalformedRequest, UnknownModel
-from service.model.gate import expectation_of
+from service.model.gate import CUSTOM, Gate, expectation_of, gates_of
 from service.model.manifest import Contract, Manifest, PolicyName, Text
 from service.model.scores import ScoreName
-from service.serving.metrics import CUSTOM
 from service.serving.override_store import MAX_HISTORY, GateChangeRecord, GateRecord, GateSetting, State, StateFile
-from service.serving.predictor import Gate, GateOverride, Model, gates_of
-from service.web.keys import Caller
+from service.serving.served_model import GateOverride, Model
 
 log = logging.getLogger("confgate")
 
@@ -76,7 +74,7 @@ def gate_of(change: GateChange, manifest: Manifest) -> Gate:
     return Gate(score, CUSTOM, change.threshold_raw, float(manifest.scores[score].shown(change.threshold_raw)))
 
 
-class Thresholds:
+class GateOverrides:
     """What operators have set, for every version that is or may be served."""
 
     def __init__(self, file: StateFile | None) -> None:
@@ -102,7 +100,7 @@ class Thresholds:
         return [change for change, _ in zip(chosen, range(limit), strict=False)]
 
     def override_of(self, manifest: Manifest) -> GateOverride:
-        """The place where a version that is being opened finds its gate; versions loaded again share it."""
+        """What a version that is being loaded finds set for it; a version that is loaded again shares it."""
         key = (manifest.name, manifest.version)
         gate, ignored = _restored(self._settings.get(key), manifest)
         override = self._overrides.get(key)
@@ -115,7 +113,7 @@ class Thresholds:
         return override
 
     def report_unserved(self, served: Container[Key]) -> None:
-        """Gates of versions that are not there stay in the file: the version may come back."""
+        """Warns about gates of versions that are not served. They stay in the file: the version may come back."""
         for name, version in self._settings:
             if (name, version) not in served:
                 log.warning(
@@ -123,8 +121,11 @@ class Thresholds:
                     extra={"model": name, "version": version},
                 )
 
-    async def set(self, model: Model, change: GateChange, caller: Caller) -> None:
-        """Saved first, then in force: what a restart would forget is never answered with."""
+    async def set(self, model: Model, change: GateChange, by: str) -> None:
+        """Saves a change, then puts it in force: no answer depends on a gate that a restart would forget.
+
+        `by` is the name of the operator's key.
+        """
         manifest = model.manifest
         gate = gate_of(change, manifest)
         async with self._changing:
@@ -134,7 +135,7 @@ class Thresholds:
                 gate=record_of(manifest, gate),
                 custom=gate.policy == CUSTOM,
                 graph_sha256=manifest.graphs["forward"].sha256,
-                by=caller.name,
+                by=by,
                 at=datetime.now(UTC),
                 note=change.note,
             )
@@ -142,7 +143,7 @@ class Thresholds:
             await self._save({**self._settings, key: setting}, _changed(setting, model.active_gate, manifest))
             self._put(key, model, gate)
 
-    async def reset(self, name: str, version: int, model: Model | None, caller: Caller) -> None:
+    async def reset(self, name: str, version: int, model: Model | None, by: str) -> None:
         """Back to the bundle's default; also for a version that is no longer served."""
         async with self._changing:
             setting = self._settings.get((name, version))
@@ -155,7 +156,7 @@ class Thresholds:
                 model=name,
                 version=version,
                 action="reset",
-                by=caller.name,
+                by=by,
                 at=datetime.now(UTC),
                 before=setting.gate,
                 after=record_of(model.manifest, model.default_gate) if model is not None else None,
@@ -203,7 +204,7 @@ def _restored(setting: GateSetting | None, manifest: Manifest) -> tuple[Gate | N
 
 
 def show(model: Model) -> None:
-    """Tells Prometheus which gate is in force, and what is to be expected of it."""
+    """Tells Prometheus which gate is in force, and what calibration expects of it."""
     gate = model.active_gate
     expected = expectation_of(model.manifest, gate)
     model.metrics.show_active(gate.score, gate.policy, model.override.ignored is not None)

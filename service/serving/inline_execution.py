@@ -1,24 +1,25 @@
-"""Whether the event loop may answer a request itself.
+"""Whether the event loop may decode and compute a request itself.
 
-Handing an image to a thread and its answer back takes longer than decoding it. While requests come one at a time nobody
-else is held up if the loop does the work; so it does, for images that take it a few milliseconds.
+Handing an image to a thread and its answer back takes longer than decoding a small one. While requests come one at a
+time, no other request waits if the event loop does the work itself; so it does, for images that take it a few
+milliseconds.
 
-That requests come one at a time cannot be told from how many are in flight: while the loop computes, others wait in
-their sockets and nobody knows of them. So all of a row must also come over one connection. Of several clients that are
+The number of requests in flight cannot tell whether requests come one at a time: while the event loop computes, others
+wait unseen in their sockets. So all requests of a streak must also come over one connection. When several clients are
 answered in turn, each request comes over another one.
 """
 
-# So many in a row must have come over one connection and found nobody else.
+# A streak begins after this many requests over one connection, each the only one in flight.
 STREAK = 32
-# Longer than this the loop must not be away from those who may come.
+# The event loop must not be busy with one request for longer than this.
 LIMIT_SECONDS = 0.005
-# Requests that go by the threads after one that took longer: a file may be small and its image large. Who sends such
-# files alone holds up less than one in a hundred of those who come meanwhile.
+# This many requests go through the threads after one that took too long: a small file may hold a large image. A client
+# that sends only such files delays less than one in a hundred of the requests that arrive meanwhile.
 PENALTY = 200
 
 
-class Solitude:
-    """Counts requests of one client that find no other in flight."""
+class InlineExecution:
+    """Counts consecutive requests of one connection that find no other in flight."""
 
     __slots__ = ("_client", "_streak", "limit_seconds")
 
@@ -36,10 +37,10 @@ class Solitude:
         self._client = client
 
     def allows(self, expected_seconds: float) -> bool:
-        """Whether the loop may take up what should last that long."""
+        """Whether the event loop may do work that should take that long."""
         return self._streak > STREAK and expected_seconds < self.limit_seconds
 
     def took(self, seconds: float) -> None:
-        """What the loop took up has lasted that long."""
+        """Reports how long the event loop was busy."""
         if seconds > 2 * self.limit_seconds:
             self._streak = -PENALTY

@@ -1,7 +1,7 @@
-"""Loading and unloading while others are served: verify and warm up in a thread, then swap, then let the old one end.
+"""Loads and unloads models, at the start and while others are served: open in a thread, swap, retire the old version.
 
-Opening a session lets go of the interpreter lock (docs/architecture.md has the figures), so that a thread is enough
-to keep the event loop answering.
+Opening a session releases the GIL (docs/architecture.md has the figures), so one thread is enough to keep the event
+loop answering.
 """
 
 import asyncio
@@ -10,13 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from service.errors import LoadRefused, NotReady, StartError, UnknownModel
-from service.model.folders import find_names, find_versions
+from service.errors import LoadRefused, NotReady, SettingsError, StartError, UnknownModel
+from service.model.folders import find_bundles, find_names, find_versions
+from service.serving.lifecycle import Lifecycle
 from service.serving.metrics import Metrics
-from service.serving.predictor import Model
-from service.serving.registry import Opened, Registry
+from service.serving.opening import BundleOpener, OpenedBundle
+from service.serving.registry import Registry
+from service.serving.served_model import Model
 from service.settings import Settings
-from service.web.request_context import Lifecycle
 
 log = logging.getLogger("confgate")
 
@@ -30,20 +31,37 @@ class Entry(NamedTuple):
     reason: str
 
 
-class Repository:
+class Loader:
     """Changes what is served, one change at a time."""
 
-    def __init__(self, settings: Settings, lifecycle: Lifecycle, registry: Registry, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: Settings, lifecycle: Lifecycle, registry: Registry, opener: BundleOpener, metrics: Metrics
+    ) -> None:
         self._models = settings.models
+        self._default_model = settings.default_model
         self._lifecycle = lifecycle
         self._registry = registry
+        self._opener = opener
         self._metrics = metrics
         self._one_at_a_time = asyncio.Lock()
         # One thread for all loads: memory that glibc keeps for a thread is used again by the next load.
-        self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._retiring: dict[asyncio.Task[None], Model] = {}
-        # Why a model's last load was refused, and of which version if one was asked for.
+        # Why a model's last load was refused, and of which version if one was named.
         self._refusals: dict[str, tuple[int | None, str]] = {}
+
+    def load_all(self) -> None:
+        """At the start: loads every bundle under the models folder; the first bad one raises StartError."""
+        opened: dict[str, list[OpenedBundle]] = {}
+        for folder in find_bundles(self._models):
+            one = self._opener.open(folder, {})
+            assert one is not None  # nothing is served yet
+            opened.setdefault(one.bundle.manifest.name, []).append(one)
+        default = self._default_model
+        if default is not None and default not in opened:
+            raise SettingsError(f"default_model: {default!r} is not allowed: served are {', '.join(opened)}")
+        for name, versions in opened.items():
+            self._registry.swap(name, self._models_of(versions))
 
     async def load(self, name: str, version: int | None = None) -> None:
         """Serves what is in MODELS/NAME: all its versions, or beside those already served only the one given.
@@ -53,13 +71,13 @@ class Repository:
         async with self._one_at_a_time:
             try:
                 folders = await asyncio.to_thread(self._find, name, version)
-                opened = await asyncio.get_running_loop().run_in_executor(self._loader, self._open, folders)
+                opened = await asyncio.get_running_loop().run_in_executor(self._thread, self._open, folders)
             except StartError as error:
                 self._refusals[name] = (version, str(error))
                 self._metrics.load_failures.labels(name).inc()
                 log.error("a bundle was refused", extra={"model": name, "reason": str(error)})
                 raise LoadRefused(f"{error}; what was served before goes on") from error
-            self._go_on()
+            self._refuse_while_draining()
             found = {int(folder.name) for folder in folders}
             served = self._registry.table.get(name, {})
             kept = {key: model for key, model in served.items() if key in found or version is not None}
@@ -84,7 +102,7 @@ class Repository:
         ]
 
     async def close(self) -> None:
-        """Ends all queues: those of served versions, and of those that were on their way out."""
+        """Stops all queues: those of served versions, and of versions that are being retired."""
         retiring = list(self._retiring.items())
         for task, _ in retiring:
             task.cancel()
@@ -92,7 +110,7 @@ class Repository:
         for _, model in retiring:
             await asyncio.to_thread(model.close)
         await asyncio.to_thread(self._registry.close)
-        self._loader.shutdown(wait=False)
+        self._thread.shutdown(wait=False)
 
     def _reason(self, name: str, version: str, served: bool) -> str:
         refused_version, reason = self._refusals.get(name, (None, ""))
@@ -101,7 +119,7 @@ class Repository:
         return "" if served else "not loaded"
 
     def _find(self, name: str, version: int | None) -> list[Path]:
-        """The folders of a model; a name that is no plain folder name never reaches the file system."""
+        """The folders of a model. The name is compared with those that exist, and never used as a path."""
         try:
             known = {folder.name: folder for folder in find_names(self._models)}
         except OSError as error:
@@ -118,15 +136,19 @@ class Repository:
             raise UnknownModel(f"there is no version {version} of {name!r} in the models folder; there are {have}")
         return wanted
 
-    def _open(self, folders: list[Path]) -> list[Opened]:
-        return [opened for folder in folders if (opened := self._registry.open(folder, self._go_on)) is not None]
+    def _open(self, folders: list[Path]) -> list[OpenedBundle]:
+        opening = (self._opener.open(folder, self._registry.table, self._refuse_while_draining) for folder in folders)
+        return [opened for opened in opening if opened is not None]
 
-    def _go_on(self) -> None:
+    def _models_of(self, opened: list[OpenedBundle]) -> dict[int, Model]:
+        return {one.bundle.manifest.version: self._opener.make_model(one) for one in opened}
+
+    def _refuse_while_draining(self) -> None:
         if self._lifecycle.draining:
             raise NotReady("the service is shutting down: nothing is loaded any more")
 
     def _look(self) -> set[tuple[str, str]]:
-        # Also folders that are no version: that they are not served should be seen.
+        # Folders that are not a version are listed too, so that an operator sees that they are not served.
         try:
             return {
                 (name.name, version.name)
@@ -134,17 +156,17 @@ class Repository:
                 for version in name.iterdir()
                 if version.is_dir() and not version.name.startswith(".")
             }
-        except OSError:  # what is served is shown all the same
+        except OSError:  # what is served is listed anyway
             return set()
 
-    def _swap(self, name: str, opened: list[Opened], kept: dict[int, Model]) -> None:
-        for model in self._registry.serve(name, opened, kept):
+    def _swap(self, name: str, opened: list[OpenedBundle], kept: dict[int, Model]) -> None:
+        for model in self._registry.swap(name, {**kept, **self._models_of(opened)}):
             task = asyncio.get_running_loop().create_task(self._retire(model))
             self._retiring[task] = model
             task.add_done_callback(self._retiring.pop)
 
     async def _retire(self, model: Model) -> None:
-        """The last request that found this version ends; then its metrics, its threads and its memory go."""
+        """Waits for the last request of a version that was replaced, then frees its metrics, threads and memory."""
         await model.leases.wait_until_free()
         model.metrics.retired()
         await asyncio.to_thread(model.close)

@@ -1,47 +1,23 @@
 """What Prometheus is told. All names begin with confgate_; label values come only from loaded models.
 
-One registry per app. Per request there are a few calls on children bound at load; what is counted for every image
-under every policy is kept as plain integers and put into words only when Prometheus asks (`_ScoreCollector`).
+One registry per application. Per request there are a few calls on children that were bound when the model was loaded.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from service.model.manifest import GraphName, Manifest, Score
-from service.model.scores import HISTOGRAM_EDGES, ScoreName
+from service.model.gate import CUSTOM
+from service.model.manifest import GraphName, Manifest
+from service.model.scores import ScoreName
+from service.serving.score_metrics import MODEL, ScoreCollector, ScoreCounts
 
-MODEL = ("model", "version")
 DURATIONS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MAX_LABELLED_CLASSES = 100
-CUSTOM = "custom"  # the policy of a threshold that an operator has set
 CAPTURE_DROPS = ("queue_full", "duplicate", "error")
 OUTCOMES = ("ok", "invalid", "shed", "timeout", "cancelled", "error")
 PREDICT_ROUTE, INFER_ROUTE = "/v1/predict", "/v2/models/{model}/infer"
-
-
-class ScoreCounts:
-    """How often each histogram bucket and each gap between two thresholds was hit by one score."""
-
-    def __init__(self, score: Score) -> None:
-        ranked = sorted(score.policies.items(), key=lambda item: item[1].threshold)
-        self.reference = score.reference
-        self.policies = tuple(name for name, _ in ranked)
-        self._thresholds = [policy.threshold for _, policy in ranked]
-        # gaps[k] counts the images that exactly the k laxest policies accept.
-        self.gaps = [0] * (len(ranked) + 1)
-        self.buckets = [0] * len(HISTOGRAM_EDGES)
-        self.sum = 0.0
-
-    def add(self, score: float, shown: float) -> None:
-        # bisect_left counts the thresholds below the score: the gate's own `score > threshold`.
-        self.gaps[bisect_left(self._thresholds, score)] += 1
-        self.buckets[bisect_left(HISTOGRAM_EDGES, shown)] += 1
-        self.sum += shown
 
 
 class ModelMetrics:
@@ -51,12 +27,12 @@ class ModelMetrics:
         self.labels = (manifest.name, str(manifest.version))
         self._metrics = metrics
         self._manifest = manifest
-        # From 0 on: a counter that appears with a 1 has no rate Prometheus could see.
+        # Exported as 0 from the start: Prometheus sees no rate in a counter that appears with a 1.
         self.requests = {route: metrics.bind_requests(self.labels, route) for route in (PREDICT_ROUTE, INFER_ROUTE)}
         self.accepted = metrics.predictions.labels(*self.labels, "accepted")
         self.rejected = metrics.predictions.labels(*self.labels, "rejected")
         self.decode = metrics.decode_seconds.labels(*self.labels)
-        metrics.captured.labels(*self.labels)  # so that it reads 0 and not nothing
+        metrics.captured.labels(*self.labels)  # exported as 0 from the start
         self.rejected_labels = (
             [metrics.rejections_by_label.labels(*self.labels, label) for label in manifest.labels]
             if len(manifest.labels) <= MAX_LABELLED_CLASSES
@@ -69,7 +45,7 @@ class ModelMetrics:
         self.custom_decisions = [0, 0]  # rejected, accepted
 
     def loaded(self, seconds: float, requested: str, active: str) -> None:
-        """From now on this model's counts are part of a scrape, in the place of those of the same version before."""
+        """Puts this version's counts into scrapes, in place of those of an earlier bundle with the same version."""
         metrics, manifest = self._metrics, self._manifest
         metrics.serve(self)
         for name, score in manifest.scores.items():
@@ -83,7 +59,7 @@ class ModelMetrics:
         metrics.device_info.labels(*self.labels, requested, active).set(1)
         metrics.load_seconds.labels(*self.labels).set(seconds)
         metrics.model_ready.labels(*self.labels).set(1)
-        metrics.load_failures.labels(self.labels[0])  # so that it reads 0 and not nothing
+        metrics.load_failures.labels(self.labels[0])  # exported as 0 from the start
 
     def count_image(self, scores: Mapping[ScoreName, tuple[float, float]], class_id: int, accepted: bool) -> None:
         """One answered image: each score it was given (unbounded, shown), and what was answered."""
@@ -118,7 +94,7 @@ class ModelMetrics:
         self.custom_score = score
 
     def drop_custom(self) -> None:
-        """It is no longer in use. Its counts stay, so that they go on where they were when there is one again."""
+        """The operator's own threshold is no longer in use. Its counts stay, and go on if there is one again."""
         if self.custom_score is None:
             return
         metrics = self._metrics
@@ -135,7 +111,7 @@ class ModelMetrics:
         return QueueMetrics(metrics, labels)
 
     def retired(self) -> None:
-        """Nothing of this version is told any more, unless another bundle of the same version took its place."""
+        """Removes everything of this version, unless another bundle with the same version took its place."""
         self._metrics.forget(self)
 
 
@@ -152,54 +128,6 @@ class QueueMetrics:
         self._batch_size.observe(len(waits))
         for wait in waits:
             self._wait.observe(wait)
-
-
-class _ScoreCollector(Collector):
-    """Turns the counts of the loaded models into metric families at scrape time."""
-
-    def __init__(self, models: Callable[[], Iterable[ModelMetrics]]) -> None:
-        self._models = models
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
-
-    def collect(self) -> Iterator[Metric]:
-        live = HistogramMetricFamily(
-            "confgate_confidence", "Scores of answered images, shown between 0 and 1.", labels=(*MODEL, "score")
-        )
-        reference = HistogramMetricFamily(
-            "confgate_reference_confidence",
-            "Scores of the calibration images, in the same buckets.",
-            labels=(*MODEL, "score"),
-        )
-        decisions = CounterMetricFamily(
-            "confgate_policy_decisions",
-            "What each policy would have decided about each answered image.",
-            labels=(*MODEL, "policy", "score", "decision"),
-        )
-        for model in self._models():
-            for score, counts in model.scores.items():
-                labels = (*model.labels, score)
-                live.add_metric(labels, _cumulative(counts.buckets), counts.sum)
-                reference.add_metric(labels, _cumulative(counts.reference.counts), None)
-                gaps = list(counts.gaps)
-                for rank, policy in enumerate(counts.policies):
-                    rejected, accepted = sum(gaps[: rank + 1]), sum(gaps[rank + 1 :])
-                    decisions.add_metric((*model.labels, policy, score, "accepted"), accepted)
-                    decisions.add_metric((*model.labels, policy, score, "rejected"), rejected)
-            if model.custom_score is not None:
-                rejected, accepted = model.custom_decisions
-                decisions.add_metric((*model.labels, CUSTOM, model.custom_score, "accepted"), accepted)
-                decisions.add_metric((*model.labels, CUSTOM, model.custom_score, "rejected"), rejected)
-        yield from (live, reference, decisions)
-
-
-def _cumulative(counts: Sequence[int]) -> list[tuple[str, float]]:
-    total, buckets = 0, []
-    for edge, count in zip(HISTOGRAM_EDGES, list(counts), strict=True):
-        total += count
-        buckets.append((str(edge), float(total)))
-    return [*buckets, ("+Inf", float(total))]
 
 
 class Metrics:
@@ -264,13 +192,13 @@ class Metrics:
             *(self.decode_seconds, self.queue_seconds, self.inference_seconds, self.batch_size),
             *(self.queue_images, self.queue_limit, self.model_ready, self.load_seconds, self.captured),
         )
-        registry.register(_ScoreCollector(lambda: list(self._served.values())))
+        registry.register(ScoreCollector(lambda: list(self._served.values())))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
 
     def serve(self, model: ModelMetrics) -> None:
         if model.labels in self._served:
-            # What the bundle before said of its policies and its device need not be true of this one.
+            # The policies and the device of the earlier bundle may not be those of this one.
             self._remove(model.labels, self._described)
         self._served[model.labels] = model
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from service.errors import RequestError
 from service.model.folders import Fingerprint, find_names, fingerprint, is_unfinished
-from service.serving.loader import Repository
+from service.serving.loader import Loader
 from service.serving.registry import Registry
 
 log = logging.getLogger("confgate")
@@ -24,11 +24,11 @@ Look = Mapping[str, State]
 
 
 class Watcher:
-    def __init__(self, models: Path, seconds: float, registry: Registry, repository: Repository) -> None:
+    def __init__(self, models: Path, seconds: float, registry: Registry, loader: Loader) -> None:
         self._models = models
         self._seconds = seconds
         self._registry = registry
-        self._repository = repository
+        self._loader = loader
         self._last: Look = {}
         self._settled: dict[str, State] = {}
 
@@ -71,14 +71,14 @@ class Watcher:
     async def _change(self, name: str, state: State) -> None:
         log.info("a model's folder has changed", extra={"model": name})
         if state != "gone":
-            change = self._repository.load(name)
+            change = self._loader.load(name)
         elif name in self._registry.table:
-            change = self._repository.unload(name)
+            change = self._loader.unload(name)
         else:
             return
         # Whatever goes wrong with one model, the others are watched on.
         (outcome,) = await asyncio.gather(change, return_exceptions=True)
-        # What was refused is counted and logged by the repository already.
+        # What was refused is counted and logged by the loader already.
         if isinstance(outcome, Exception) and not isinstance(outcome, RequestError):
             log.error("a changed model could not be loaded", exc_info=outcome, extra={"model": name})
 

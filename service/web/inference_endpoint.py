@@ -1,29 +1,41 @@
-"""A route that predicts, as plain ASGI: the path that has to be fast.
+"""What /v1/predict and /v2/…/infer share, once: which model, limits, deadlines, counts, the log line and errors.
 
-/v1/predict and /v2/…/infer differ in how a question is read and how its answer is written. Everything between is
-here, once: which model, limits, deadlines, hang-ups, what is counted and what is logged.
+The two routes are plain ASGI, because they must be fast. Each reads its own requests and writes its own answers, inside
+an `Exchange`:
+
+    with endpoint.begin(scope) as exchange:
+        model = exchange.choose_model(name, version)
+        with exchange.deadline() as deadline:
+            images = ...                                # read from the body
+            decisions = await exchange.predict(deadline, receive, model, gate, images, ...)
+        exchange.answer = ...
+    await exchange.send_answer(scope, receive, send)
 """
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from types import TracebackType
+from typing import Self
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import errors
+from service.model.gate import Decision, Gate
 from service.model.images import Pixels
-from service.serving.metrics import Metrics
-from service.serving.predictor import Decision, Gate, Model, Predictor
+from service.serving.lifecycle import Lifecycle
+from service.serving.metrics import Metrics, RequestMetrics
+from service.serving.predictor import Predictor
 from service.serving.registry import Registry
+from service.serving.served_model import Leases, Model
 from service.settings import Settings
 from service.web.bodies import BodyLimits
-from service.web.deadline import Patience
+from service.web.deadline import Deadline
+from service.web.parameters import whole_number
 from service.web.problems import error_response
-from service.web.request_context import Context, Lifecycle, context_of
-from service.web.v1.query import Head
+from service.web.request_context import Context, context_of
 
+MAX_TIMEOUT_MS = 600_000
 OUTCOMES: dict[type[errors.RequestError], str] = {
     errors.QueueFull: "shed",
     errors.NotReady: "shed",
@@ -31,113 +43,163 @@ OUTCOMES: dict[type[errors.RequestError], str] = {
     errors.InferenceFailed: "error",
 }
 
-AnyHead = TypeVar("AnyHead", bound=Head)
-Asked = TypeVar("Asked")
+
+@dataclass(slots=True)  # not frozen: one is made for every request, and frozen would take twice as long
+class Headers:
+    """What the headers of a request say, the same on /v1 and /v2."""
+
+    content_type: str
+    content_length: int | None
+    timeout_ms: int
+    deadline: float
+    body_deadline: float
 
 
-@dataclass(slots=True)
-class Question(Generic[Asked]):
-    """What the predictor needs to know; `asked` is what the answer must know besides."""
-
-    asked: Asked
-    gate: Gate
-    images: Sequence[bytes | Pixels | errors.RequestError]
-    preprocess: bool
-    partial: bool = False
-
-
-class Endpoint(ABC, Generic[AnyHead, Asked]):
-    route: ClassVar[str]
+class InferenceEndpoint:
+    """The parts that a route for predictions needs; one per route."""
 
     def __init__(
         self,
+        route: str,
         settings: Settings,
         lifecycle: Lifecycle,
         registry: Registry,
         predictor: Predictor,
         metrics: Metrics,
     ) -> None:
+        self.route = route
         self.settings = settings
         self.limits = BodyLimits(settings.max_body_bytes, settings.max_images)
-        self._lifecycle = lifecycle
-        self._registry = registry
-        self._predictor = predictor
+        self.lifecycle = lifecycle
+        self.registry = registry
+        self.predictor = predictor
         # For requests that find no model.
-        self._nobodys = metrics.bind_requests(("", ""), self.route)
+        self.no_model = metrics.bind_requests(("", ""), route)
 
-    @abstractmethod
-    def read_head(self, scope: Scope, started: float) -> AnyHead:
-        """From path, query and headers."""
+    def begin(self, scope: Scope) -> "Exchange":
+        return Exchange(self, scope)
 
-    @abstractmethod
-    async def read_question(self, head: AnyHead, model: Model, receive: Receive) -> Question[Asked]:
-        """From the body."""
 
-    @abstractmethod
-    def write_answer(
-        self,
-        question: Question[Asked],
-        model: Model,
-        decisions: Sequence[Decision | errors.RequestError],
-        request_id: str,
-    ) -> ASGIApp:
-        """What sends the answer."""
+class Exchange:
+    """One request for predictions, from its head to its answer.
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        context = context_of(scope)
-        outcome, counts, leases = "error", self._nobodys, None
-        try:
-            head = self.read_head(scope, context.started)
-            model = self._choose(head)
-            leases = model.leases
-            leases.take()
-            counts = model.metrics.requests[self.route]
-            context.log |= {"model": model.manifest.name, "version": model.manifest.version}
-            answer = await self._answer(head, model, receive, context)
-            outcome = "ok"
-        except errors.RequestError as error:
-            outcome = OUTCOMES.get(type(error), "invalid")
-            context.log["problem"] = error.detail
-            answer = error_response(error, self.route, context.request_id)
-        except errors.ClientGone:
-            outcome = "cancelled"
-            return
-        finally:
-            counts.done(outcome, time.monotonic() - context.started)
-            # Not before: a replaced version's metrics go when its last request has been counted.
-            if leases is not None:
-                leases.give_back()
-        await answer(scope, receive, send)
+    Used as a context. However it ends, it is counted and its lease is given back; an error becomes its answer.
+    """
 
-    def _choose(self, head: Head) -> Model:
-        if self._lifecycle.draining:
+    __slots__ = ("_body_is_read", "_context", "_counts", "_endpoint", "_leases", "_scope", "answer", "headers")
+
+    headers: Headers
+
+    def __init__(self, endpoint: InferenceEndpoint, scope: Scope) -> None:
+        self._endpoint = endpoint
+        self._scope = scope
+        self._context: Context = context_of(scope)
+        self._counts: RequestMetrics = endpoint.no_model
+        self._leases: Leases | None = None
+        self._body_is_read = False
+        self.answer: ASGIApp | None = None
+
+    @property
+    def request_id(self) -> str:
+        return self._context.request_id
+
+    def __enter__(self) -> Self:
+        return self
+
+    def read_headers(self) -> Headers:
+        """Content type and length, and the deadlines that follow from the time the request began."""
+        settings, started = self._endpoint.settings, self._context.started
+        content_type, content_length, timeout_ms = "", None, settings.request_timeout_ms
+        for name, value in self._scope["headers"]:
+            if name == b"content-type":
+                content_type = value.decode("latin-1")
+            elif name == b"content-length":
+                content_length = int(value)  # the HTTP parser has refused everything but digits
+            elif name == b"x-request-timeout-ms":
+                timeout_ms = whole_number("X-Request-Timeout-Ms", value.decode("latin-1"), MAX_TIMEOUT_MS)
+        deadline = started + timeout_ms / 1000
+        self.headers = Headers(
+            content_type=content_type,
+            content_length=content_length,
+            timeout_ms=timeout_ms,
+            deadline=deadline,
+            body_deadline=min(deadline, started + settings.body_timeout_ms / 1000),
+        )
+        return self.headers
+
+    def choose_model(self, name: str | None, version: int | None) -> Model:
+        """The model that answers, with a lease on it until the exchange ends."""
+        endpoint = self._endpoint
+        if endpoint.lifecycle.draining:
             raise errors.NotReady("the service is shutting down: send the request to another replica")
-        if self._lifecycle.in_flight > self.settings.max_requests:
+        if endpoint.lifecycle.in_flight > endpoint.settings.max_requests:
             raise errors.QueueFull(
-                f"{self.settings.max_requests} requests are in flight already; try again in 1 s", retry_after=1
+                f"{endpoint.settings.max_requests} requests are in flight already; try again in 1 s", retry_after=1
             )
-        return self._registry.get(head.model, head.version)
+        model = endpoint.registry.get(name, version)
+        self._leases = model.leases
+        self._leases.take()
+        self._counts = model.metrics.requests[endpoint.route]
+        self._context.log |= {"model": model.manifest.name, "version": model.manifest.version}
+        return model
 
-    async def _answer(self, head: AnyHead, model: Model, receive: Receive, context: Context) -> ASGIApp:
-        """Reads the question and has it decided, each in its time."""
-        sent, question = head.sent, None
-        try:
-            with Patience(sent.body_deadline) as patience:
-                question = await self.read_question(head, model, receive)
-                patience.body_is_read(receive, sent.deadline)
-                decisions = await self._predictor.predict(
-                    model,
-                    question.gate,
-                    question.images,
-                    preprocess=question.preprocess,
-                    partial=question.partial,
-                    deadline=sent.deadline,
-                    request_id=context.request_id,
-                )
-        except TimeoutError:
-            if question is None:
-                raise errors.BodyTimeout("the request body did not arrive whole in time") from None
-            raise errors.DeadlineExceeded(f"no answer within {sent.timeout_ms} ms") from None
+    def deadline(self) -> Deadline:
+        """Limits what is inside it: first the time to read the body, then, in `predict`, the time to answer."""
+        return Deadline(self.headers.body_deadline)
+
+    async def predict(
+        self,
+        deadline: Deadline,
+        receive: Receive,
+        model: Model,
+        gate: Gate,
+        images: Sequence[bytes | Pixels | errors.RequestError],
+        *,
+        preprocess: bool,
+        partial: bool = False,
+    ) -> list[Decision | errors.RequestError]:
+        """One decision for each image of a body that has been read."""
+        self._body_is_read = True
+        deadline.body_is_read(receive, self.headers.deadline)
+        decisions = await self._endpoint.predictor.predict(
+            model,
+            gate,
+            images,
+            preprocess=preprocess,
+            partial=partial,
+            deadline=self.headers.deadline,
+            request_id=self.request_id,
+        )
         rejected = sum(isinstance(item, Decision) and not item.accepted for item in decisions)
-        context.log |= {"images": len(decisions), "rejected": rejected, "policy": question.gate.policy}
-        return self.write_answer(question, model, decisions, context.request_id)
+        self._context.log |= {"images": len(decisions), "rejected": rejected, "policy": gate.policy}
+        return decisions
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, TimeoutError):
+            error = self._timeout()
+        outcome = "error"
+        if error is None:
+            outcome = "ok"
+        elif isinstance(error, errors.RequestError):
+            outcome = OUTCOMES.get(type(error), "invalid")
+            self._context.log["problem"] = error.detail
+            self.answer = error_response(error, self._endpoint.route, self.request_id)
+        elif isinstance(error, errors.ClientGone):
+            outcome = "cancelled"
+        self._counts.done(outcome, time.monotonic() - self._context.started)
+        # Not before: the metrics of a replaced version are removed when its last request has been counted.
+        if self._leases is not None:
+            self._leases.give_back()
+        return isinstance(error, errors.RequestError | errors.ClientGone)
+
+    async def send_answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the answer; there is none for a client that disconnected."""
+        if self.answer is not None:
+            await self.answer(scope, receive, send)
+
+    def _timeout(self) -> errors.RequestError:
+        if self._body_is_read:
+            return errors.DeadlineExceeded(f"no answer within {self.headers.timeout_ms} ms")
+        return errors.BodyTimeout("the request body did not arrive whole in time")

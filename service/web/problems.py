@@ -1,12 +1,16 @@
 """Errors as HTTP answers: problem+json (RFC 9457) on /v1, {"error"} on /v2."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from pydantic_core import to_json
 from starlette.responses import Response
+from starlette.types import Scope
 
 from service import errors
+from service.web.request_context import context_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class Problem:
 
 
 INTERNAL = Problem(500, "internal", "The service made a mistake")
-# What `service.web.uvicorn_protocol` answers before there is a request that the application could be asked.
+# Answers of `service.web.uvicorn_protocol`, before the application is called.
 NOT_HTTP = Problem(400, "malformed-http", "The request is not HTTP")
 HEAD_TIMEOUT = Problem(408, "head-timeout", "The request's head did not arrive in time")
 HEAD_TOO_LARGE = Problem(431, "head-too-large", "The request's head is larger than is allowed")
@@ -42,7 +46,7 @@ PROBLEMS: dict[type[errors.RequestError], Problem] = {
     errors.NotReady: Problem(503, "not-ready", "The service is not taking requests"),
     errors.DeadlineExceeded: Problem(504, "deadline-exceeded", "The answer would come too late"),
 }
-# Answers that may leave a body unread: what follows on the connection would be taken for a request.
+# These answers may leave a body unread, whose rest would be taken for the next request on the connection.
 UNREAD_BODY = (errors.TooLarge, errors.BodyTimeout)
 
 
@@ -65,6 +69,14 @@ def error_response(error: errors.RequestError, path: str, request_id: str) -> Re
     if isinstance(error, UNREAD_BODY):
         headers["Connection"] = "close"
     return problem_response(problem_of(error), error.detail, path, request_id, error.index, headers)
+
+
+def route_problem(scope: Scope, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    """There is no such path, or not with this method."""
+    phrase, path = HTTPStatus(status).phrase, scope["path"]
+    problem = Problem(status, phrase.lower().replace(" ", "-"), phrase)
+    detail = f"{scope['method']} {path}: {phrase.lower()}; /docs lists what there is"
+    return problem_response(problem, detail, path, context_of(scope).request_id, headers=dict(headers or {}))
 
 
 def problem_response(

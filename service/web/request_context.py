@@ -1,4 +1,4 @@
-"""The outermost layer: request ids, trace context, requests in flight, one log line each.
+"""The outermost layer: a request's id and trace, the requests in flight, and the line in the access log.
 
 Plain ASGI, because Starlette's BaseHTTPMiddleware costs more than all the rest of a request.
 """
@@ -6,40 +6,27 @@ Plain ASGI, because Starlette's BaseHTTPMiddleware costs more than all the rest 
 import random
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.logs import log_request
-from service.serving.inline_execution import Solitude
+from service.serving.lifecycle import Lifecycle
+from service.web.access_log import write_line
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 TRACEPARENT = re.compile(rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})")
-# Asked for every few seconds by machines; a line each would bury the others.
-QUIET_PATHS = ("/v2/health/", "/metrics")
-
-
-@dataclass(slots=True)
-class Lifecycle:
-    """Where the service stands between start and stop."""
-
-    ready: bool = False
-    draining: bool = False
-    in_flight: int = 0
-    start_error: str | None = None
-    solitude: Solitude = field(default_factory=Solitude)
 
 
 @dataclass(slots=True)
 class Context:
-    """What is known about one request; routes add what its log line should tell."""
+    """What is known about one request; routes add what its log line should say."""
 
     request_id: str
     started: float
     log: dict[str, Any] = field(default_factory=dict)
-    # Who asks (`service.web.keys.Caller`); None where nobody has to say.
+    # The caller (`service.web.auth.Caller`); None on public paths.
     caller: object = None
 
 
@@ -48,12 +35,11 @@ def context_of(scope: Scope) -> Context:
     return context
 
 
-class Edge:
-    def __init__(
-        self, app: ASGIApp, lifecycle: Lifecycle, access_log: bool, direct: Mapping[tuple[str, str], ASGIApp]
-    ) -> None:
+class RequestContext:
+    """Gives every request its `Context`, and its id and trace back to the client."""
+
+    def __init__(self, app: ASGIApp, lifecycle: Lifecycle, access_log: bool) -> None:
         self._app = app
-        self._direct = direct  # (method, path) → what answers it without asking the framework
         self._lifecycle = lifecycle
         self._access_log = access_log
 
@@ -76,17 +62,16 @@ class Edge:
             await send(message)
 
         self._lifecycle.in_flight += 1
-        self._lifecycle.solitude.request_begins(self._lifecycle.in_flight, scope["client"])
+        self._lifecycle.inline_execution.request_begins(self._lifecycle.in_flight, scope["client"])
         try:
-            app = self._direct.get((scope["method"], scope["path"]), self._app)
-            await app(scope, receive, send_identified)
+            await self._app(scope, receive, send_identified)
         finally:
             self._lifecycle.in_flight -= 1
-            if self._access_log and not scope["path"].startswith(QUIET_PATHS):
-                _write_line(scope, context, status, traceparent)
+            if self._access_log:
+                write_line(scope, context.request_id, context.started, status, traceparent, context.log)
 
     def _without_traceback(self, send: Send) -> Send:
-        """A bundle or setting that stops the start is the operator's business: a sentence, not a traceback."""
+        """A bundle or setting that stops the start gets a sentence for the operator, not a traceback."""
 
         async def send_lifespan(message: Message) -> None:
             if message["type"] == "lifespan.startup.failed" and self._lifecycle.start_error is not None:
@@ -97,33 +82,19 @@ class Edge:
 
 
 def identify(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str | None, list[tuple[bytes, bytes]]]:
-    """The request's id, the trace it belongs to, and the headers that tell the client of both."""
+    """The request's id, the trace it belongs to, and the headers that tell the client both."""
     given = trace = None
     for name, value in headers:
         if name == b"x-request-id":
             given = value if REQUEST_ID.fullmatch(value) else None
         elif name == b"traceparent":
             trace = TRACEPARENT.fullmatch(value)
-    # Ids need not be secret, and os.urandom would let go of the interpreter lock in the middle of every request.
+    # Ids need not be secret, and os.urandom would release the GIL in the middle of every request.
     request_id = given or b"%032x" % random.getrandbits(128)
     added = [(b"x-request-id", request_id)]
     if trace is None:
         return request_id.decode(), None, added
-    # The same trace, with this service as the parent of whatever comes next.
+    # The same trace, with this service as the parent of the next span.
     traceparent = b"00-%s-%016x-%s" % (trace[1], random.getrandbits(64) or 1, trace[2])
     added.append((b"traceparent", traceparent))
     return request_id.decode(), traceparent.decode(), added
-
-
-def _write_line(scope: Scope, context: Context, status: int, traceparent: str | None) -> None:
-    fields = {
-        "request_id": context.request_id,
-        "method": scope["method"],
-        "path": scope["path"],
-        "status": status,
-        "milliseconds": round((time.monotonic() - context.started) * 1000, 2),
-        **context.log,
-    }
-    if traceparent is not None:
-        fields["traceparent"] = traceparent
-    log_request(fields)

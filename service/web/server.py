@@ -7,24 +7,26 @@ import time
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
 
+from service.serving.lifecycle import Lifecycle
 from service.settings import Settings
-from service.web.request_context import Lifecycle
+from service.web.app import Application
 from service.web.uvicorn_protocol import strict_protocol
 
 SWITCH_SECONDS = 0.0005
-# Objects that are alive at once while requests are answered come and go by the thousand, which Python's own 700 takes
-# for a leak: it then looks for cycles many times a second, through all that was loaded at the start. So many objects
-# more are one look in a while, and a few megabytes.
+# Requests in flight create and free objects by the thousand. With Python's default of 700 the garbage collector would
+# run many times a second, over everything that was loaded at the start. With this many it runs now and then, at the
+# cost of a few megabytes.
 COLLECT_AFTER = 20_000
 
 
 class DrainingServer(uvicorn.Server):
-    def __init__(self, app: FastAPI, settings: Settings) -> None:
+    """Serves one application until SIGTERM or SIGINT."""
+
+    def __init__(self, app: Application, settings: Settings) -> None:
         super().__init__(
             uvicorn.Config(
-                app.state.edge,
+                app,
                 host=settings.host,
                 port=settings.port,
                 lifespan="on",
@@ -33,15 +35,15 @@ class DrainingServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                # The peer is who it is: what X-Forwarded-For says must not make anybody look near.
+                # What X-Forwarded-For says must not make a remote client look local.
                 proxy_headers=False,
                 # Longer than load balancers keep theirs: the side that opened a connection should close it.
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=1,
             )
         )
-        # A batch that is done waits for the interpreter lock before the next one can start. Python lets a thread keep
-        # it for 5 ms at a time, in which several images could have been computed.
+        # A finished batch waits for the GIL before the next one can start. By default Python lets a thread hold it for
+        # 5 ms, in which several images could be computed.
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
         self._lifecycle: Lifecycle = app.state.lifecycle

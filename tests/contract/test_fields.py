@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from service.errors import BundleError
 from service.model.bundle import Input, load_bundle
 from service.model.images import fit_array
 from service.settings import Settings
-from service.web.app import create_app
+from service.web.app import Application, create_app
 from tests.conftest import BundleFolder, make_bundle, solid
 
 IMAGES = [solid(colour, (12, 7)) for colour in ((250, 30, 10), (0, 90, 200), (128, 128, 128))]
@@ -43,11 +44,25 @@ def changed(value: Any) -> Any:
     return ("1" if value[0] != "1" else "2") + value[1:]
 
 
+@asynccontextmanager
+async def running(app: Application) -> AsyncIterator[None]:
+    """Starts and stops an application as a server does."""
+    to_app: asyncio.Queue[Any] = asyncio.Queue()
+    from_app: asyncio.Queue[Any] = asyncio.Queue()
+    life = asyncio.create_task(app({"type": "lifespan", "asgi": {"version": "3.0"}}, to_app.get, from_app.put))
+    await to_app.put({"type": "lifespan.startup"})
+    if (await from_app.get())["type"] == "lifespan.startup.failed":
+        await life  # raises what stopped the start
+    yield
+    await to_app.put({"type": "lifespan.shutdown"})
+    await life
+
+
 async def everything_answered(models: Path, known: str | None) -> list[str]:
     """/v1/models, and unless that differs from what is known: predictions under each gate, and the reference."""
     app = create_app(Settings(models=models, device="cpu", threads=1, max_batch=1))
-    transport = httpx.ASGITransport(app.state.edge)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+    transport = httpx.ASGITransport(app)
+    async with running(app), httpx.AsyncClient(transport=transport, base_url="http://x") as client:
         shown = (await client.get("/v1/models")).text
         if known is not None and shown != known:
             return [shown]

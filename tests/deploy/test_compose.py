@@ -11,7 +11,7 @@ import yaml
 
 from service.errors import SettingsError
 from service.settings import ENV_PREFIX, Settings
-from service.web.keys import Gatekeeper
+from service.web.auth import Gatekeeper
 from tests.deploy.shipped import DASHBOARDS, GRAFANA, ROOT, dashboard, need
 
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from service.model.bundle import Bundle, GraphName
 from service.model.images import Pixels
 from service.model.scores import Outputs
 from service.model.session import ActiveDevice, Device, OnnxSession, open_session
-from service.serving.predictor import Model
+from service.serving.served_model import Model
 from service.settings import Settings
 from service.web.app import create_app
 from service.web.server import DrainingServer

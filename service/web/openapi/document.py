@@ -63,7 +63,7 @@ def openapi_of(app: FastAPI, settings: Settings) -> Callable[[], dict[str, Any]]
 
 
 def _describe_refusals(schema: dict[str, Any]) -> None:
-    """What FastAPI cannot know: the guard's 401, and that a wrong parameter is our 400 and not its own 422."""
+    """What FastAPI cannot know: the 401 of `Auth`, and that a wrong parameter is our 400 and not its own 422."""
     for path, operations in schema["paths"].items():
         for operation in operations.values():
             responses = operation["responses"]

@@ -1,12 +1,47 @@
-"""Loaded models as /v1/models shows them: all of the bundle, and the device it really runs on."""
+"""GET /v1/models: loaded models with all of their bundle, and the device they really run on."""
 
 from collections.abc import Mapping
 
+from fastapi import APIRouter, Request
+
 from service.model.gate import expectation_of
 from service.model.manifest import Policy, Score
-from service.serving.override_store import GateSetting
-from service.serving.predictor import Model
-from service.web.v1.schemas import ActiveGate, DeviceInfo, GateInfo, ModelInfo, PolicyInfo, ScoreInfo, VersionInfo
+from service.serving.registry import Registry
+from service.serving.served_model import Model
+from service.web.v1.schemas import (
+    PROBLEM,
+    ActiveGate,
+    DeviceInfo,
+    ModelInfo,
+    ModelsResponse,
+    PolicyInfo,
+    ScoreInfo,
+    VersionInfo,
+)
+
+router = APIRouter(prefix="/v1", tags=["v1"])
+
+
+@router.get("/models")
+async def list_models(request: Request) -> ModelsResponse:
+    """Everything that is served: versions, labels, scores, policies, evaluation, device."""
+    registry: Registry = request.app.state.registry
+    models = [model_info(name, versions) for name, versions in registry.table.items()]
+    return ModelsResponse(default_model=registry.default_name, models=models)
+
+
+@router.get(
+    "/models/{model}",
+    responses={
+        404: {"description": "Not loaded.", **PROBLEM},
+        503: {"description": "Nothing is loaded yet.", **PROBLEM},
+    },
+)
+async def show_model(request: Request, model: str) -> ModelInfo:
+    """One model with all its served versions."""
+    registry: Registry = request.app.state.registry
+    registry.get(model, None)
+    return model_info(model, registry.table[model])
 
 
 def model_info(name: str, versions: Mapping[int, Model]) -> ModelInfo:
@@ -29,27 +64,15 @@ def _version_info(model: Model) -> VersionInfo:
         temperature=manifest.temperature,
         scores={name: _score_info(score) for name, score in manifest.scores.items()},
         default=manifest.default,
-        active=_active_gate(model),
+        active=active_gate(model),
         evaluation=manifest.evaluation,
         graphs=manifest.graphs,
         external_data=manifest.external_data,
     )
 
 
-def gate_info(model: Model, setting: GateSetting | None) -> GateInfo:
-    """The gate in force, with who set it."""
-    return GateInfo(
-        **_active_gate(model).model_dump(),
-        model=model.manifest.name,
-        version=model.manifest.version,
-        by=setting and setting.by,
-        at=setting and setting.at,
-        note=setting and setting.note,
-        ignored=model.override.ignored,
-    )
-
-
-def _active_gate(model: Model) -> ActiveGate:
+def active_gate(model: Model) -> ActiveGate:
+    """What decides for requests that name neither score nor policy, and what calibration expects of it."""
     gate = model.active_gate
     expected = expectation_of(model.manifest, gate)
     return ActiveGate(

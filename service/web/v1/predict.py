@@ -1,75 +1,119 @@
-"""The /v1 routes: they read requests and write answers; what to answer is decided in `service.serving.predictor`."""
+"""POST /v1/predict: reads the query and the images, and writes the answer as JSON."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl
 
-from fastapi import APIRouter, Request
 from pydantic_core import to_json
+from starlette.datastructures import URL
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service import errors
+from service.errors import MalformedRequest, RequestError
+from service.model.gate import Decision, Gate
 from service.serving.metrics import PREDICT_ROUTE
-from service.serving.predictor import Decision, Gate, Model
-from service.serving.registry import Registry
+from service.serving.served_model import Model
 from service.web.bodies import read_images
-from service.web.inference_endpoint import Endpoint, Question
-from service.web.problems import problem_body, problem_of
-from service.web.v1.models import model_info
-from service.web.v1.query import Ask, read_ask
-from service.web.v1.schemas import PROBLEM, ModelInfo, ModelsResponse
+from service.web.inference_endpoint import InferenceEndpoint
+from service.web.parameters import MAX_VERSION, truth_value, whole_number
+from service.web.problems import problem_body, problem_of, route_problem
 
+PARAMETERS = ("model", "version", "policy", "score", "preprocess", "top_k", "partial")
 JSON = (b"content-type", b"application/json")
 
-router = APIRouter(prefix="/v1", tags=["v1"])
+
+class PredictEndpoint:
+    """Answers /v1/predict, and passes every other path on to the framework.
+
+    It stands in front of the framework because the framework's layers would cost this route as much again.
+    """
+
+    def __init__(self, endpoint: InferenceEndpoint, otherwise: ASGIApp) -> None:
+        self._endpoint = endpoint
+        self._otherwise = otherwise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path")
+        if path == PREDICT_ROUTE and scope["method"] == "POST":
+            await self._predict(scope, receive, send)
+        elif path == PREDICT_ROUTE:
+            await route_problem(scope, 405, {"Allow": "POST"})(scope, receive, send)
+        elif path == f"{PREDICT_ROUTE}/":
+            # As the framework does it for all other routes.
+            await RedirectResponse(URL(scope=scope).replace(path=PREDICT_ROUTE))(scope, receive, send)
+        else:
+            await self._otherwise(scope, receive, send)
+
+    async def _predict(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._endpoint.begin(scope) as exchange:
+            query = read_query(scope["query_string"])
+            headers = exchange.read_headers()
+            model = exchange.choose_model(query.model, query.version)
+            with exchange.deadline() as deadline:
+                gate = model.choose_gate(query.score, query.policy, query.preprocess)
+                images = await read_images(receive, headers.content_type, headers.content_length, self._endpoint.limits)
+                decisions = await exchange.predict(
+                    deadline, receive, model, gate, images, preprocess=query.preprocess, partial=query.partial
+                )
+            body = {"id": exchange.request_id, "model": model.manifest.name, "version": model.manifest.version}
+            answers = [answer(model, gate, query.top_k, decision) for decision in decisions]
+            exchange.answer = json_answer(to_json({**body, "predictions": answers}))
+        await exchange.send_answer(scope, receive, send)
 
 
-class PredictEndpoint(Endpoint[Ask, Ask]):
-    """POST /v1/predict."""
+@dataclass(slots=True)
+class Query:
+    """The query of a request to /v1/predict, checked."""
 
-    route = PREDICT_ROUTE
-
-    def read_head(self, scope: Scope, started: float) -> Ask:
-        return read_ask(scope, started, self.settings)
-
-    async def read_question(self, head: Ask, model: Model, receive: Receive) -> Question[Ask]:
-        gate = model.choose_gate(head.score, head.policy, head.preprocess)
-        images = await read_images(receive, head.sent.content_type, head.sent.content_length, self.limits)
-        return Question(head, gate, images, head.preprocess, head.partial)
-
-    def write_answer(
-        self,
-        question: Question[Ask],
-        model: Model,
-        decisions: Sequence[Decision | errors.RequestError],
-        request_id: str,
-    ) -> ASGIApp:
-        answers = [answer(model, question.gate, question.asked, decision) for decision in decisions]
-        body = {"id": request_id, "model": model.manifest.name, "version": model.manifest.version}
-        return json_answer(to_json({**body, "predictions": answers}))
+    model: str | None = None
+    version: int | None = None
+    policy: str | None = None
+    score: str | None = None
+    preprocess: bool = False
+    top_k: int | None = None
+    partial: bool = False
 
 
-def json_answer(body: bytes) -> ASGIApp:
-    """A 200 with a body of JSON; Starlette's Response has more to offer and takes three times as long."""
+def read_query(raw: bytes) -> Query:
+    """MalformedRequest names the parameter that is unknown, repeated, empty or wrong."""
+    if not raw:
+        return Query()
+    given: dict[str, str] = {}
+    try:
+        pairs = parse_qsl(raw.decode("latin-1"), keep_blank_values=True, max_num_fields=len(PARAMETERS))
+    except ValueError as error:
+        raise MalformedRequest(f"the query has more than {len(PARAMETERS)} parameters") from error
+    for name, value in pairs:
+        if name not in PARAMETERS:
+            raise MalformedRequest(f"the query parameter {name!r} is unknown; known are {', '.join(PARAMETERS)}")
+        if name in given:
+            raise MalformedRequest(f"the query parameter {name!r} is given twice")
+        if not value:
+            raise MalformedRequest(f"the query parameter {name!r} has no value")
+        given[name] = value
+    version, top_k = given.get("version"), given.get("top_k")
+    return Query(
+        model=given.get("model"),
+        version=None if version is None else whole_number("version", version, MAX_VERSION),
+        policy=given.get("policy"),
+        score=given.get("score"),
+        preprocess=truth_value("preprocess", given.get("preprocess")),
+        top_k=None if top_k is None else whole_number("top_k", top_k, 2**31),
+        partial=truth_value("partial", given.get("partial")),
+    )
 
-    async def send_it(_scope: Scope, _receive: Receive, send: Send) -> None:
-        headers = [(b"content-length", b"%d" % len(body)), JSON]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
 
-    return send_it
-
-
-def answer(model: Model, gate: Gate, ask: Ask, decision: Decision | errors.RequestError) -> dict[str, Any]:
+def answer(model: Model, gate: Gate, top_k: int | None, decision: Decision | RequestError) -> dict[str, Any]:
     """One image's part of the response."""
-    if isinstance(decision, errors.RequestError):
+    if isinstance(decision, RequestError):
         return {"error": problem_body(problem_of(decision), decision.detail, decision.index)}
     manifest, reading = model.manifest, decision.reading
     labels, probabilities, scores = manifest.labels, reading.probabilities, reading.scores
-    if ask.top_k is None:
+    if top_k is None:
         shown = dict(zip(labels, probabilities, strict=True))
     else:
         ranked = sorted(range(len(labels)), key=probabilities.__getitem__, reverse=True)
-        shown = {labels[i]: probabilities[i] for i in ranked[: ask.top_k]}
+        shown = {labels[i]: probabilities[i] for i in ranked[:top_k]}
     preprocessed = manifest.preprocessed_score
     computed = scores.get(preprocessed) if preprocessed is not None else None
     return {
@@ -87,23 +131,12 @@ def answer(model: Model, gate: Gate, ask: Ask, decision: Decision | errors.Reque
     }
 
 
-@router.get("/models")
-async def list_models(request: Request) -> ModelsResponse:
-    """Everything that is served: versions, labels, scores, policies, evaluation, device."""
-    registry: Registry = request.app.state.registry
-    models = [model_info(name, versions) for name, versions in registry.table.items()]
-    return ModelsResponse(default_model=registry.default_name, models=models)
+def json_answer(body: bytes) -> ASGIApp:
+    """A 200 with a JSON body; Starlette's Response does more and takes three times as long."""
 
+    async def send_body(_scope: Scope, _receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"%d" % len(body)), JSON]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
-@router.get(
-    "/models/{model}",
-    responses={
-        404: {"description": "Not loaded.", **PROBLEM},
-        503: {"description": "Nothing is loaded yet.", **PROBLEM},
-    },
-)
-async def show_model(request: Request, model: str) -> ModelInfo:
-    """One model with all its served versions."""
-    registry: Registry = request.app.state.registry
-    registry.get(model, None)
-    return model_info(model, registry.table[model])
+    return send_body

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
 from service.model.manifest import (
     Default,
@@ -18,19 +18,12 @@ from service.model.manifest import (
 from service.model.scores import ScoreName
 from service.model.session import ActiveDevice, Device
 from service.serving.override_store import GateChangeRecord
-
-
-class Answer(BaseModel):
-    """A field that is answered and not described here is a mistake."""
-
-    model_config = ConfigDict(extra="forbid")
-
+from service.web.schemas import Answer, Share
 
 # An error in the document of a route; FastAPI would call its type application/json.
 PROBLEM: dict[str, Any] = {
     "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemResponse"}}}
 }
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Prediction(Answer):

@@ -1,21 +1,18 @@
-"""/v2/repository: what could be served, and what is. For administrators only."""
+"""/v2/repository: the models that could be served, and those that are. For administrators only."""
 
-import asyncio
-import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from service.errors import BodyTimeout, MalformedRequest, NotReady
-from service.serving.loader import Repository
-from service.settings import Settings
-from service.web.bodies import read_whole
-from service.web.keys import Caller, require_admin
-from service.web.request_context import Lifecycle, context_of
-from service.web.v1.query import MAX_VERSION
+from service.errors import MalformedRequest, NotReady
+from service.serving.lifecycle import Lifecycle
+from service.serving.loader import Loader
+from service.web.auth import require_admin
+from service.web.json_bodies import MAX_JSON_BYTES, Body, read_json
+from service.web.keys import Caller
+from service.web.parameters import MAX_VERSION, whole_number
+from service.web.request_context import context_of
 from service.web.v2.schemas import ErrorResponse, IndexEntry, IndexRequest, RepositoryRequest
-
-MAX_BODY = 10_000
 
 Admin = Annotated[Caller, Depends(require_admin)]
 Responses = dict[int | str, dict[str, Any]]
@@ -24,7 +21,7 @@ REFUSALS: Responses = {
     401: {"model": ErrorResponse, "description": "No key was given, and one is needed."},
     403: {"model": ErrorResponse, "description": "Only an administrator may do this."},
     408: {"model": ErrorResponse, "description": "The body did not arrive in time."},
-    413: {"model": ErrorResponse, "description": f"The body has more than {MAX_BODY} bytes."},
+    413: {"model": ErrorResponse, "description": f"The body has more than {MAX_JSON_BYTES} bytes."},
     503: {"model": ErrorResponse, "description": "The service is shutting down."},
 }
 UNKNOWN: Responses = {404: {"model": ErrorResponse, "description": "There is no such model or version."}}
@@ -43,11 +40,8 @@ def _body(schema: type[Any]) -> dict[str, Any]:
 @router.post("/index", responses=REFUSALS, openapi_extra=_body(IndexRequest))
 async def index(request: Request, _: Admin) -> list[IndexEntry]:
     """Every version that is served or lies in the models folder."""
-    body = await _read_body(request, ("ready",))
-    only_ready = body.get("ready", False)
-    if not isinstance(only_ready, bool):
-        raise MalformedRequest("ready must be true or false")
-    repository: Repository = request.app.state.repository
+    asked = await _read(request, IndexRequest, '{"ready": true or false}, or no body')
+    loader: Loader = request.app.state.loader
     return [
         IndexEntry(
             name=entry.name,
@@ -55,8 +49,8 @@ async def index(request: Request, _: Admin) -> list[IndexEntry]:
             state="READY" if entry.ready else "UNAVAILABLE",
             reason=entry.reason,
         )
-        for entry in await repository.index()
-        if entry.ready or not only_ready
+        for entry in await loader.index()
+        if entry.ready or not asked.ready
     ]
 
 
@@ -69,10 +63,10 @@ async def index(request: Request, _: Admin) -> list[IndexEntry]:
 async def load(request: Request, model: str, caller: Admin) -> Response:
     """Serves what is in the model's folder now: new and changed versions are verified, warmed up and swapped in,
     versions whose folder is gone are dropped. With parameters.version only that one is loaded."""
-    version = await _read_version(request, ())
+    version = await _read_version(request, unloads=False)
     _note(request, "load", model, version, caller)
-    repository: Repository = request.app.state.repository
-    await repository.load(model, version)
+    loader: Loader = request.app.state.loader
+    await loader.load(model, version)
     return Response(status_code=200)
 
 
@@ -84,53 +78,35 @@ async def load(request: Request, model: str, caller: Admin) -> Response:
 )
 async def unload(request: Request, model: str, caller: Admin) -> Response:
     """Stops serving a model, or with parameters.version one version of it; requests in flight are answered."""
-    # tritonclient always sends unload_dependents; nothing depends on a model here.
-    version = await _read_version(request, ("unload_dependents",))
+    version = await _read_version(request, unloads=True)
     _note(request, "unload", model, version, caller)
-    repository: Repository = request.app.state.repository
-    await repository.unload(model, version)
+    loader: Loader = request.app.state.loader
+    await loader.unload(model, version)
     return Response(status_code=200)
 
 
 def _note(request: Request, action: str, model: str, version: int | None, caller: Caller) -> None:
-    """Into the request's log line: who changes what."""
+    """Adds to the request's log line who changes what."""
     context_of(request.scope).log |= {"action": action, "model": model[:80], "version": version, "caller": caller.name}
 
 
-async def _read_version(request: Request, ignored: tuple[str, ...]) -> int | None:
-    body = await _read_body(request, ("parameters",))
-    parameters = body.get("parameters") or {}
-    if not isinstance(parameters, dict):
-        raise MalformedRequest("parameters must be a JSON object")
-    unknown = set(parameters) - {"version", *ignored}
-    if unknown:
-        raise MalformedRequest(f"the parameter {min(unknown)[:60]!r} is unknown; known is version")
-    version = parameters.get("version")
-    if version is None:
+async def _read_version(request: Request, *, unloads: bool) -> int | None:
+    """The one version that a request names, or None for all."""
+    body = await _read(request, RepositoryRequest, '{"parameters": {"version": a whole number}}, or no body')
+    parameters = body.parameters
+    if parameters is None:
         return None
-    # Numbers are what is meant; elsewhere in the protocol versions are strings.
-    text = str(version) if type(version) in (int, str) else ""
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and 1 <= int(text) <= MAX_VERSION):
-        raise MalformedRequest("parameters.version must be a whole number from 1 on")
-    return int(text)
+    # tritonclient always sends unload_dependents with unload; nothing depends on a model here.
+    if not unloads and "unload_dependents" in parameters.model_fields_set:
+        raise MalformedRequest("the parameter 'unload_dependents' is unknown; known is version")
+    # A number is what is meant; elsewhere in the protocol versions are strings.
+    return (
+        None if parameters.version is None else whole_number("parameters.version", str(parameters.version), MAX_VERSION)
+    )
 
 
-async def _read_body(request: Request, known: tuple[str, ...]) -> dict[str, Any]:
-    """The JSON of a small body; none at all is an empty object."""
+async def _read(request: Request, kind: type[Body], expected: str) -> Body:
     lifecycle: Lifecycle = request.app.state.lifecycle
-    settings: Settings = request.app.state.settings
     if lifecycle.draining:
         raise NotReady("the service is shutting down: nothing is loaded any more")
-    length = request.headers.get("content-length")
-    try:
-        async with asyncio.timeout(settings.body_timeout_ms / 1000):
-            text = await read_whole(request.receive, None if length is None else int(length), MAX_BODY)
-    except TimeoutError:
-        raise BodyTimeout("the request body did not arrive whole in time") from None
-    try:
-        body = json.loads(text.decode("utf-8")) if text.strip() else {}
-    except (ValueError, RecursionError) as error:
-        raise MalformedRequest(f"the body is not JSON: {str(error)[:60]}") from error
-    if not isinstance(body, dict) or set(body) - set(known):
-        raise MalformedRequest(f"the body must be a JSON object with no other field than {', '.join(known)}")
-    return body
+    return await read_json(request, kind, expected, optional=True)

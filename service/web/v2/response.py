@@ -7,9 +7,9 @@ import numpy as np
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from service.model.gate import Decision, Gate
 from service.model.manifest import Manifest
 from service.model.scores import ScoreName
-from service.serving.predictor import Decision, Gate
 from service.web.v2.request import InferRequest, Output
 
 LENGTH_BYTES = 4

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from service.web.v1.schemas import Answer, Share
+from service.web.schemas import Answer, Share
 
 
 class ErrorResponse(Answer):

@@ -1,13 +1,15 @@
 """The `confgate` command with real files and a real service."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from service import __main__ as command
 from service.settings import Settings
-from tests.conftest import BLUE, GREY, RED, BundleFolder, Service
+from tests.conftest import BLUE, GREY, RED, ROOT, BundleFolder, Service
 
 
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
@@ -106,3 +108,25 @@ def test_help_explains_every_setting(capsys, monkeypatch) -> None:
         assert "--" + name.replace("_", "-") in words
         assert f"CONFGATE_{name.upper()}" in words
         assert str(field.description).split(".")[0].split(":")[0] in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--help"], "Image classification"),
+        (["serve", "--help"], "--max-batch"),
+        (["keys", "new", "alice"], "cg_"),
+        (["predict", "--help"], "--policy"),
+        (["bundle", "inspect", "models/cifar10/4"], "cifar10 version 4"),
+    ],
+)
+def test_commands_that_compute_nothing_need_no_onnx_runtime(arguments: list[str], said: str) -> None:
+    """Help, keys, predict and inspect work where ONNX Runtime is not installed, and load no web framework."""
+    program = (
+        "import sys; sys.modules |= {'onnxruntime': None, 'fastapi': None, 'uvicorn': None}\n"
+        "from service.cli.main import main; main()"
+    )
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout

@@ -22,8 +22,8 @@ from service.model.images import decode, shrink
 from service.model.manifest import Input
 from service.serving.gate_overrides import GateChange
 from service.settings import Settings
+from service.web.auth import Gatekeeper
 from service.web.bodies import BodyLimits, read_images
-from service.web.keys import Gatekeeper
 
 # Warnings about damage are no news here, and `service.logs` keeps them out of the log.
 pytestmark = pytest.mark.filterwarnings(r"ignore::UserWarning:PIL\.")

@@ -41,8 +41,8 @@ class SlowOpening:
 
     def __init__(self, service: HeldService) -> None:
         self.entered, self.go_on, self.opened = threading.Semaphore(0), threading.Event(), 0
-        self._open = service.app.state.registry._open_session
-        service.app.state.registry._open_session = self
+        self._open = service.app.state.opener._open_session
+        service.app.state.opener._open_session = self
 
     def __call__(self, bundle: Bundle, graph: GraphName, device: Device, threads: int, max_batch: int) -> HeldSession:
         self.opened += 1

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from service.serving.inline_execution import LIMIT_SECONDS, PENALTY, STREAK, Solitude
+from service.serving.inline_execution import LIMIT_SECONDS, PENALTY, STREAK, InlineExecution
 from tests.conftest import BLUE, GREEN, RED, solid
 from tests.service.conftest import HeldService
 from tests.service.serving.test_load import wait_for
@@ -16,59 +16,59 @@ QUICK = LIMIT_SECONDS / 5
 ONE, OTHER = ("127.0.0.1", 50_001), ("127.0.0.1", 50_002)
 
 
-def begin(solitude: Solitude, requests: int, client: object = ONE) -> None:
+def begin(inline_execution: InlineExecution, requests: int, client: object = ONE) -> None:
     for _ in range(requests):
-        solitude.request_begins(in_flight=1, client=client)
+        inline_execution.request_begins(in_flight=1, client=client)
 
 
 def test_only_a_long_row_of_lonely_requests_for_a_quick_model_is_taken() -> None:
     """Before the row is long, after company, and where an image takes long, the threads do the work."""
-    solitude = Solitude()
-    begin(solitude, STREAK + 1)
-    assert not solitude.allows(QUICK)
-    begin(solitude, 1)
-    assert solitude.allows(QUICK)
-    assert not solitude.allows(LIMIT_SECONDS)
-    solitude.request_begins(in_flight=2, client=ONE)
-    assert not solitude.allows(QUICK)
-    begin(solitude, STREAK)
-    assert not solitude.allows(QUICK)
+    inline_execution = InlineExecution()
+    begin(inline_execution, STREAK + 1)
+    assert not inline_execution.allows(QUICK)
+    begin(inline_execution, 1)
+    assert inline_execution.allows(QUICK)
+    assert not inline_execution.allows(LIMIT_SECONDS)
+    inline_execution.request_begins(in_flight=2, client=ONE)
+    assert not inline_execution.allows(QUICK)
+    begin(inline_execution, STREAK)
+    assert not inline_execution.allows(QUICK)
 
 
 def test_a_row_is_of_one_connection() -> None:
     """Clients that are answered in turn, and those with no address, never make a row."""
-    solitude = Solitude()
+    inline_execution = InlineExecution()
     for _ in range(2 * STREAK):
-        begin(solitude, 1, ONE)
-        begin(solitude, 1, OTHER)
-    assert not solitude.allows(QUICK)
-    begin(solitude, 2 * STREAK, None)
-    assert not solitude.allows(QUICK)
+        begin(inline_execution, 1, ONE)
+        begin(inline_execution, 1, OTHER)
+    assert not inline_execution.allows(QUICK)
+    begin(inline_execution, 2 * STREAK, None)
+    assert not inline_execution.allows(QUICK)
 
 
 def test_one_that_held_up_the_loop_sends_the_next_ones_to_the_threads() -> None:
     """An image that was slow after all costs its successors the short way for PENALTY requests, and a row again."""
-    solitude = Solitude()
-    begin(solitude, 1)
-    solitude.took(3 * LIMIT_SECONDS)
-    begin(solitude, PENALTY + STREAK)
-    assert not solitude.allows(QUICK)
-    begin(solitude, 1)
-    assert solitude.allows(QUICK)
+    inline_execution = InlineExecution()
+    begin(inline_execution, 1)
+    inline_execution.took(3 * LIMIT_SECONDS)
+    begin(inline_execution, PENALTY + STREAK)
+    assert not inline_execution.allows(QUICK)
+    begin(inline_execution, 1)
+    assert inline_execution.allows(QUICK)
 
 
 def test_company_does_not_shorten_the_penalty() -> None:
     """Requests in flight together do not bring the short way back sooner."""
-    solitude = Solitude()
-    solitude.took(3 * LIMIT_SECONDS)
-    solitude.request_begins(in_flight=2, client=ONE)
-    begin(solitude, 2 * STREAK)
-    assert not solitude.allows(QUICK)
+    inline_execution = InlineExecution()
+    inline_execution.took(3 * LIMIT_SECONDS)
+    inline_execution.request_begins(in_flight=2, client=ONE)
+    begin(inline_execution, 2 * STREAK)
+    assert not inline_execution.allows(QUICK)
 
 
 def settle_in(service: HeldService) -> None:
     """So many requests, one after the other, that the row is long, on a machine that may be as slow as it likes."""
-    service.app.state.lifecycle.solitude.limit_seconds = math.inf
+    service.app.state.lifecycle.inline_execution.limit_seconds = math.inf
     for _ in range(STREAK + 3):
         assert service.client.post("/v1/predict", content=RED).json()["predictions"][0]["label"] == "red"
     assert service.held.threads[0].startswith("colours")

@@ -8,7 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.model.bundle import Histogram, Policy, Score, load_bundle
 from service.model.scores import HISTOGRAM_EDGES
-from service.serving.metrics import Metrics, ModelMetrics, ScoreCounts
+from service.serving.metrics import Metrics, ModelMetrics
+from service.serving.score_metrics import ScoreCounts
 from tests.conftest import BLUE, GREY, RED, make_bundle
 from tests.service.conftest import HeldService
 

@@ -5,16 +5,25 @@ from pathlib import Path
 import pytest
 
 from service.errors import BundleError, NotReady, SettingsError, StartError, UnknownModel
+from service.model.folders import find_bundles
+from service.serving.lifecycle import Lifecycle
+from service.serving.loader import Loader
 from service.serving.metrics import Metrics
-from service.serving.registry import Registry, find_bundles
+from service.serving.opening import BundleOpener
+from service.serving.registry import Registry
 from service.settings import Settings
 from tests.conftest import BundleFolder, graph_bytes, make_bundle
 
 
 def load(models: Path, default_model: str | None = None) -> Registry:
-    registry = Registry(Settings(models=models, device="cpu", default_model=default_model), Metrics())
-    registry.load_all()
+    registry = Registry(default_model)
+    loader_of(registry, Settings(models=models, device="cpu", default_model=default_model)).load_all()
     return registry
+
+
+def loader_of(registry: Registry, settings: Settings) -> Loader:
+    metrics = Metrics()
+    return Loader(settings, Lifecycle(), registry, BundleOpener(settings, metrics), metrics)
 
 
 def test_versions_are_found_in_the_order_of_numbers(models: Path) -> None:
@@ -62,9 +71,10 @@ def test_one_bad_bundle_refuses_all(models: Path, bundle_folder: BundleFolder) -
     """A bad bundle beside a good one stops the load, so that nobody serves half of what was meant."""
     bad = make_bundle(models, version=2)
     bad.replace_graph("forward", graph_bytes(side=9))
-    registry = Registry(Settings(models=models, device="cpu"), Metrics())
+    registry = Registry()
+    loader = loader_of(registry, Settings(models=models, device="cpu"))
     with pytest.raises(StartError, match=r"2/model\.onnx: input image: found tensor\(uint8\) \[N, 9, 9, 3\]"):
-        registry.load_all()
+        loader.load_all()
     assert not registry.table
     with pytest.raises(NotReady):
         registry.get(None, None)

@@ -7,7 +7,7 @@ import pytest
 from starlette.types import Message
 
 from service.errors import ClientGone
-from service.web.deadline import PATIENCE_SECONDS, Patience
+from service.web.deadline import WATCH_AFTER_SECONDS, Deadline
 
 
 async def silence() -> Message:
@@ -24,7 +24,7 @@ def test_the_deadline_ends_the_reading_of_a_body() -> None:
     """Before the body is read the first deadline counts."""
 
     async def read() -> None:
-        with Patience(time.monotonic() + 0.02):
+        with Deadline(time.monotonic() + 0.02):
             await asyncio.sleep(60)
 
     with pytest.raises(TimeoutError):
@@ -35,8 +35,8 @@ def test_after_the_body_the_later_deadline_counts() -> None:
     """A request whose body came in time may take until its own deadline, and no longer."""
 
     async def answer(seconds: float) -> str:
-        with Patience(time.monotonic() + 0.05) as patience:
-            patience.body_is_read(silence, time.monotonic() + 2 * PATIENCE_SECONDS)
+        with Deadline(time.monotonic() + 0.05) as patience:
+            patience.body_is_read(silence, time.monotonic() + 2 * WATCH_AFTER_SECONDS)
             await asyncio.sleep(seconds)
         return "answered"
 
@@ -44,14 +44,14 @@ def test_after_the_body_the_later_deadline_counts() -> None:
     began = time.monotonic()
     with pytest.raises(TimeoutError):
         asyncio.run(answer(60))
-    assert time.monotonic() - began > 1.9 * PATIENCE_SECONDS
+    assert time.monotonic() - began > 1.9 * WATCH_AFTER_SECONDS
 
 
 def test_a_client_that_hangs_up_ends_its_request() -> None:
     """While its images wait, nobody computes for a client that is gone."""
 
     async def answer() -> None:
-        with Patience(time.monotonic() + 60) as patience:
+        with Deadline(time.monotonic() + 60) as patience:
             patience.body_is_read(hang_up, time.monotonic() + 60)
             await asyncio.sleep(60)
 
@@ -63,8 +63,8 @@ def test_a_body_is_not_taken_for_a_hang_up() -> None:
     """Before the body is read nothing else may receive."""
 
     async def read() -> str:
-        with Patience(time.monotonic() + 60):
-            await asyncio.sleep(1.5 * PATIENCE_SECONDS)
+        with Deadline(time.monotonic() + 60):
+            await asyncio.sleep(1.5 * WATCH_AFTER_SECONDS)
         return "read"
 
     assert asyncio.run(read()) == "read"
@@ -74,13 +74,13 @@ def test_a_task_that_somebody_else_cancels_stays_cancelled() -> None:
     """Shutting down is neither a timeout nor a hang-up."""
 
     async def answer() -> None:
-        with Patience(time.monotonic() + 60) as patience:
+        with Deadline(time.monotonic() + 60) as patience:
             patience.body_is_read(silence, time.monotonic() + 60)
             await asyncio.sleep(60)
 
     async def cancel() -> None:
         task = asyncio.create_task(answer())
-        await asyncio.sleep(1.5 * PATIENCE_SECONDS)
+        await asyncio.sleep(1.5 * WATCH_AFTER_SECONDS)
         task.cancel()
         await task
 
@@ -94,7 +94,7 @@ def test_after_a_timeout_the_task_goes_on_as_if_never_cancelled() -> None:
     async def answer() -> int:
         for _ in range(2):
             try:
-                with Patience(time.monotonic() + 0.01):
+                with Deadline(time.monotonic() + 0.01):
                     await asyncio.sleep(60)
             except TimeoutError:
                 await asyncio.sleep(0)

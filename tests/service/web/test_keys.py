@@ -10,7 +10,8 @@ import pytest
 
 from service.errors import SettingsError, Unauthorised
 from service.settings import Settings
-from service.web.keys import Gatekeeper, KeyRing, is_loopback, new_key
+from service.web.auth import Gatekeeper, is_loopback
+from service.web.keys import KeyRing, new_key
 from tests.conftest import RED, Service, make_bundle
 from tests.service.cli.test_cli import run
 

@@ -54,8 +54,8 @@ def test_the_service_needs_no_torch() -> None:
     """Importing every module of the service pulls in neither torch, torchvision, onnx nor training."""
     program = (
         "import json, pkgutil, sys, importlib, service\n"
-        "for module in pkgutil.iter_modules(service.__path__):\n"
-        "    importlib.import_module('service.' + module.name)\n"
+        "for module in pkgutil.walk_packages(service.__path__, 'service.'):\n"
+        "    importlib.import_module(module.name)\n"
         "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     )
     result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

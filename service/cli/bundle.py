@@ -1,0 +1,74 @@
+"""`confgate bundle`: look into a bundle folder (models/NAME/VERSION).
+
+confgate bundle inspect models/cifar10/4
+confgate bundle verify models/cifar10/4
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from service.model.bundle import Bundle
+
+app = typer.Typer(help="Look into a bundle folder (models/NAME/VERSION).", no_args_is_help=True)
+Folder = Annotated[Path, typer.Argument(help="models/NAME/VERSION")]
+
+
+@app.command("inspect")
+def inspect_bundle(folder: Folder) -> None:
+    """Verify the files of a bundle and show what is in it."""
+    from service.model.bundle import load_bundle  # here, so that the other commands start without numpy
+
+    typer.echo(describe(load_bundle(folder)))
+
+
+@app.command("verify")
+def verify_bundle(folder: Folder) -> None:
+    """Load a bundle as the service would: schema, hashes, tensors, warm-up. Exits with 2 if it is refused."""
+    from service.model.bundle import load_bundle
+    from service.model.session import open_session  # here, so that the other commands start without ONNX Runtime
+
+    bundle = load_bundle(folder)
+    for graph in bundle.manifest.graphs:
+        open_session(bundle, graph, "cpu")
+        typer.echo(f"{graph}: {bundle.graph_path(graph)}: good")
+    typer.echo(f"{bundle.manifest.name} version {bundle.manifest.version}: good")
+
+
+def describe(bundle: "Bundle") -> str:
+    """A bundle for a person to read."""
+    manifest, size, made = bundle.manifest, bundle.manifest.input, bundle.manifest.provenance
+    lines = [
+        f"{manifest.name} version {manifest.version}, made {manifest.created:%Y-%m-%d %H:%M %Z}",
+        f"  from       {made.recipe}, seed {made.seed}, {made.data}, commit {made.git_sha}",
+        f"  input      {size.width}×{size.height} RGB, {size.resize}, {size.interpolation}"
+        + (f", crop fraction {size.crop_fraction}" if size.crop_fraction < 1 else ""),
+        f"  labels     {len(manifest.labels)}: {', '.join(manifest.labels)}",
+        f"  softmax    at temperature {manifest.temperature}",
+        *(f"  file       {file.file}, {file.size:,} bytes, sha256 {file.sha256}" for file in manifest.files),
+    ]
+    for name, score in manifest.scores.items():
+        settings = [f"epsilon {score.epsilon}"] if score.epsilon is not None else []
+        settings += [f"temperature {score.temperature}"] if score.temperature is not None else []
+        if score.display is not None:
+            settings.append(f"shown about {score.display.location:g} in units of {score.display.scale:g}")
+        if score.typicality is not None:
+            settings.append(f"of {' and '.join(score.typicality.components)} among {score.typicality.n:,} images")
+        images = sum(score.reference.counts)
+        lines.append(f"  score      {', '.join([name, *settings])}, reference of {images:,} images")
+        for policy_name, policy in score.policies.items():
+            default = manifest.default.score == name and manifest.default.policy == policy_name
+            interval = policy.expected_rejection_interval
+            between = "" if interval is None else f" ({interval[0]:.2%} to {interval[1]:.2%})"
+            error = "" if policy.detection_error is None else f", detection error {policy.detection_error:.2%}"
+            lines.append(
+                f"    policy   {policy_name}: above {float(score.shown(policy.threshold)):.6f} "
+                f"({policy.threshold:+.4f}), rejects {policy.expected_rejection_rate:.2%}{between}{error}, "
+                f"n = {policy.n:,}: {policy.how}{' [default]' if default else ''}"
+            )
+    for figure in manifest.evaluation:
+        under = "".join(f", {part}" for part in (figure.score, figure.policy) if part is not None)
+        lines.append(f"  measured   {figure.metric} {figure.value:.4f} on {figure.data} (n = {figure.n:,}{under})")
+    return "\n".join(lines)

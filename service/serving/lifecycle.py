@@ -1,0 +1,16 @@
+"""Where the service stands between start and stop."""
+
+from dataclasses import dataclass, field
+
+from service.serving.inline_execution import InlineExecution
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """Shared by the server, the routes and the loader; changed on the event loop only."""
+
+    ready: bool = False
+    draining: bool = False
+    in_flight: int = 0
+    start_error: str | None = None
+    inline_execution: InlineExecution = field(default_factory=InlineExecution)

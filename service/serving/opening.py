@@ -1,0 +1,112 @@
+"""From a bundle's folder to a model that can be served: verify, open, warm up, then queues, gates and metrics."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from service.errors import BundleError
+from service.model.bundle import Bundle, load_bundle
+from service.model.folders import fingerprint
+from service.model.gate import Reading, gates_of, read_outputs
+from service.model.manifest import GraphName
+from service.model.session import Session, SessionOpener, open_session
+from service.serving.batcher import Batcher
+from service.serving.gate_overrides import GateOverrides, show
+from service.serving.metrics import Metrics, ModelMetrics
+from service.serving.registry import Table
+from service.serving.served_model import Model
+from service.settings import Settings
+
+log = logging.getLogger("confgate")
+
+
+class OpenedBundle(NamedTuple):
+    """A bundle whose graphs are open and warm; no request is answered with it yet."""
+
+    bundle: Bundle
+    sessions: Mapping[GraphName, Session]
+    seconds: float
+
+
+class BundleOpener:
+    """Opens bundles as the settings say, and makes served models of them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        overrides: GateOverrides | None = None,
+        open_session: SessionOpener = open_session,
+    ) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._overrides = overrides or GateOverrides(None)
+        self._open_session = open_session
+
+    def open(self, folder: Path, served: Table, check: Callable[[], None] = lambda: None) -> OpenedBundle | None:
+        """In any thread: verifies a bundle, opens its graphs and warms them up; None if `served` has it already.
+
+        `check` is called between the steps, and may raise to end them.
+        """
+        started, settings = time.perf_counter(), self._settings
+        try:
+            before = fingerprint(folder)
+            bundle = load_bundle(folder)
+            manifest = bundle.manifest
+            same_version = served.get(manifest.name, {}).get(manifest.version)
+            if same_version is not None and same_version.manifest == manifest:
+                return None
+            sessions: dict[GraphName, Session] = {}
+            for graph in manifest.graphs:
+                check()
+                sessions[graph] = self._open_session(
+                    bundle, graph, settings.device, settings.threads, settings.max_batch
+                )
+            if fingerprint(folder) != before:
+                # The files that were opened may not be those that were hashed.
+                raise BundleError(folder, "files", "some that changed while they were loaded", "files at rest")
+        except OSError as error:
+            raise BundleError(
+                error.filename or folder, "file", f"none ({error.strerror})", "a readable file"
+            ) from error
+        return OpenedBundle(bundle, sessions, time.perf_counter() - started)
+
+    def make_model(self, opened: OpenedBundle) -> Model:
+        """A model that is ready for requests.
+
+        On the event loop, as retiring is, so that metrics with equal labels are never created and removed at once.
+        """
+        settings, manifest, sessions = self._settings, opened.bundle.manifest, opened.sessions
+        metrics = ModelMetrics(self._metrics, manifest)
+        queues = {graph: self._queue(opened, graph, metrics) for graph in sessions}
+        device, providers = sessions["forward"].device, list(sessions["forward"].providers)
+        if settings.device == "auto" and device == "cpu":
+            log.warning("no CUDA device is available: serving on the CPU", extra={"providers": providers})
+        metrics.loaded(opened.seconds, settings.device, device)
+        log.info(
+            "model loaded",
+            extra={
+                "model": manifest.name,
+                "version": manifest.version,
+                "device": device,
+                "providers": providers,
+                "seconds": round(opened.seconds, 3),
+            },
+        )
+        override = self._overrides.override_of(manifest)
+        model = Model(opened.bundle, queues, gates_of(manifest), metrics, settings.device, device, override=override)
+        show(model)
+        return model
+
+    def _queue(self, opened: OpenedBundle, graph: GraphName, metrics: ModelMetrics) -> Batcher[Reading]:
+        manifest, session, limit = opened.bundle.manifest, opened.sessions[graph], self._settings.max_queue_images
+        queue: Batcher[Reading] = Batcher(
+            lambda images: read_outputs(manifest, session.run(images)),
+            name=f"{manifest.name}-{manifest.version}-{graph}",
+            max_batch=self._settings.max_batch,
+            max_queue=limit,
+            observer=metrics.queue(graph, limit, lambda: queue.images),
+        )
+        return queue

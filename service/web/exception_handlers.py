@@ -1,0 +1,42 @@
+"""Exceptions as answers, for the routes that the framework runs."""
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from service.errors import MalformedRequest, RequestError
+from service.web.problems import INTERNAL, error_response, problem_response, route_problem
+from service.web.request_context import context_of
+
+
+def add_exception_handlers(api: FastAPI) -> None:
+    api.add_exception_handler(RequestError, _request_error)
+    api.add_exception_handler(RequestValidationError, _invalid_parameter)
+    api.add_exception_handler(HTTPException, _no_such_route)
+    api.add_exception_handler(Exception, internal_error)
+
+
+async def internal_error(request: Request, _: Exception) -> Response:
+    """For an unforeseen error. Starlette raises it again, so that it is logged and the connection closed."""
+    request_id = context_of(request.scope).request_id
+    detail = "an unexpected error; the service's log has it under this request's id"
+    return problem_response(INTERNAL, detail, request.url.path, request_id, headers={"Connection": "close"})
+
+
+async def _request_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return error_response(error, request.url.path, context_of(request.scope).request_id)
+
+
+async def _invalid_parameter(request: Request, error: Exception) -> Response:
+    """FastAPI's own: a part of the path or of the query is wrong."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = " ".join(map(str, first["loc"]))
+    return await _request_error(request, MalformedRequest(f"{place}: {first['msg']}"))
+
+
+async def _no_such_route(request: Request, error: Exception) -> Response:
+    """Starlette's own: no such path, or not with this method."""
+    assert isinstance(error, HTTPException)
+    return route_problem(request.scope, error.status_code, error.headers)
