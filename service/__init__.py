@@ -2,5 +2,5 @@
 
 import os
 
-# ONNX Runtime's Linux wheels report sessions to their maker unless told not to, before they are first imported.
+# ONNX Runtime's Linux wheels send telemetry unless this is set before their first import.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

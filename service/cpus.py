@@ -1,4 +1,4 @@
-"""How many CPUs this process may really use: a container's quota does not show in the machine's core count."""
+"""How many CPUs this process may really use: the machine's core count does not show a container's quota."""
 
 import math
 import os

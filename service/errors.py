@@ -23,7 +23,7 @@ ConfgateError
     ├── NotReady             503 no model is loaded yet, or the service is shutting down
     └── DeadlineExceeded     504 the answer would come too late
 
-ClientGone stands apart: the client hung up, so there is nobody to tell.
+ClientGone stands apart: the client disconnected, so there is no answer to send.
 """
 
 # ruff: noqa: N818 - the names say what happened, as httpx's do; "Error" is on the branches of the tree
@@ -46,7 +46,7 @@ class StateError(StartError):
 
 
 class DeviceError(StartError):
-    """The device that was asked for cannot be had."""
+    """The device that was asked for is not available."""
 
 
 class BundleError(StartError):
@@ -65,7 +65,7 @@ class RequestError(ConfgateError):
 
     def __init__(self, detail: str, *, index: int | None = None) -> None:
         self.detail = detail
-        # Which image of a request with many: set by the code that knows the order.
+        # Which image of the request; set by the code that knows their order.
         self.index = index
         super().__init__(detail)
 
@@ -119,4 +119,4 @@ class DeadlineExceeded(RequestError): ...
 
 
 class ClientGone(Exception):
-    """The client hung up before its answer."""
+    """The client disconnected before its answer."""

@@ -16,7 +16,7 @@ from pydantic_core import to_json
 log = logging.getLogger("confgate")
 
 GATHER_SECONDS = 0.02
-# What every LogRecord has; anything else on it was given as `extra` and belongs into the line.
+# What every LogRecord has; anything else was given as `extra` and belongs in the line.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 
@@ -36,21 +36,21 @@ def line_of(created: float, level: str, message: str, fields: Mapping[str, objec
 
 @lru_cache(maxsize=1)
 def _second(whole: int) -> str:
-    """Many lines share one, and to write it out takes about as long as the rest of a line."""
+    """Cached, because many lines share a second and formatting it takes as long as the rest of a line."""
     return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 class GatheringHandler(logging.Handler):
-    """Writes what has gathered a few times a second, from a thread of its own; warnings and worse at once.
+    """Gathers lines and writes them a few times a second from its own thread; warnings and worse at once.
 
-    A write lets go of the interpreter lock, and whoever wrote then waits to get it back. One for each request would
-    make the event loop wait as often; so many lines share one.
+    A write releases the GIL, and the writing thread then waits to get it back. One write for each request would make
+    the event loop wait as often, so many lines share one.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self._stream = stream
-        # A deque, for any thread may add while another writes: what is added is taken once, and never lost.
+        # A deque, because any thread may add while another writes: each line is taken once, and none is lost.
         self._lines: deque[str] = deque()
         self._some = threading.Event()
         threading.Thread(target=self._write_for_ever, name="log", daemon=True).start()
@@ -73,7 +73,7 @@ class GatheringHandler(logging.Handler):
                 self._stream.write("".join(lines))
                 self._stream.flush()
         except (OSError, ValueError):
-            pass  # nobody reads the log any more, and nothing could be told of that
+            pass  # the log's reader is gone, and there is no other place to report it
         finally:
             self.release()
 
@@ -85,7 +85,7 @@ class GatheringHandler(logging.Handler):
 
 
 def log_request(fields: Mapping[str, object]) -> None:
-    """A request's line. With a handler that gathers it goes there straight: a LogRecord costs as much as the rest."""
+    """A request's line. A gathering handler gets it directly: a LogRecord costs as much as all the rest."""
     if not log.isEnabledFor(logging.INFO):
         return
     handler = next(iter(logging.root.handlers), None)
@@ -101,9 +101,9 @@ def configure_logs(level: str) -> None:
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     logging.captureWarnings(True)
-    # Pillow warns about each oddity of a damaged file: who sends one is told so, and could fill the log with these.
+    # Pillow warns about each oddity of a damaged file. The client gets an error, and could fill the log with warnings.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
-    # No line tells of these, and finding them out takes a third of the time that a line takes. This is how Python's
-    # "Logging HOWTO" (section Optimization) turns them off.
+    # No line shows these, and collecting them takes a third of the time of a line. Python's "Logging HOWTO" (section
+    # Optimization) turns them off this way.
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

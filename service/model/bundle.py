@@ -1,6 +1,6 @@
 """The bundle: the one hand-over from training to serving, models/NAME/VERSION/ with bundle.json and its graphs.
 
-`load_bundle` believes nothing that it has not checked, and `write_bundle` publishes a folder whole or not at all.
+`load_bundle` trusts nothing that it has not checked, and `write_bundle` publishes a folder whole or not at all.
 What bundle.json may say is in `service.model.manifest`; what is inside the ONNX files (tensor names, types and shapes)
 is checked where they are opened, in `service.model.session`.
 """
@@ -93,7 +93,7 @@ def write_bundle(
     if target.exists():
         raise BundleError(target, "version", "a folder that exists", "a new version: bundles are never edited")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # The leading dot keeps the unfinished folder out of the registry's sight.
+    # The leading dot hides the unfinished folder from the loader.
     unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         for name, content in files.items():
@@ -141,7 +141,7 @@ def _parse(path: Path) -> Manifest:
         raise BundleError(path, "file", f"text that is not JSON ({error})", "a JSON object") from error
     if not isinstance(raw, dict):
         raise BundleError(path, "file", f"a JSON {type(raw).__name__}", "a JSON object")
-    # Before everything else: another version may well have other fields.
+    # Checked first: another schema version may have other fields.
     if raw.get("schema_version") != SCHEMA_VERSION or isinstance(raw.get("schema_version"), bool):
         raise BundleError(path, "schema_version", repr(raw.get("schema_version")), str(SCHEMA_VERSION))
     try:

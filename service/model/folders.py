@@ -6,7 +6,7 @@ from pathlib import Path
 from service.errors import BundleError, SettingsError
 from service.model.manifest import MANIFEST
 
-# Of every file: its path in the folder, size, time of change, and place on disk, which a rename changes.
+# Of every file: its path in the folder, size, modification time and inode, which a rename changes.
 Fingerprint = tuple[tuple[str, int, int, int], ...]
 
 
@@ -44,7 +44,7 @@ def fingerprint(folder: Path) -> Fingerprint:
             path = Path(where, name)
             try:
                 status = path.stat()
-            except FileNotFoundError:  # gone between two looks: the next look tells
+            except FileNotFoundError:  # deleted meanwhile: the next poll sees it
                 continue
             found.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns, status.st_ino))
     return tuple(sorted(found))

@@ -1,7 +1,7 @@
 """Image bytes → RGB uint8 [height, width, 3] at the bundle's size.
 
-Limits on bytes, format and pixels come before decoding, which is where hostile files do their harm. The
-Content-Type is not asked: the bytes say what they are.
+Limits on bytes, format and pixels are checked before decoding, which is where hostile files do their harm. The format
+is read from the bytes, not from the Content-Type.
 """
 
 import io
@@ -20,13 +20,13 @@ from service.model.png import open_plain
 
 Pixels = npt.NDArray[np.uint8]
 
-# Pillow's names. Of moving pictures the first frame counts.
+# Pillow's names. Of an animation the first frame is used.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 MEDIA_TYPES = frozenset(
     {"image/png", "image/jpeg", "image/jpg", "image/webp", "image/bmp", "image/x-ms-bmp", "image/gif", "image/tiff"}
 )
-# What Pillow's parsers raise on files that lie. They are Python code walking untrusted offsets and tables, so
-# besides its own OSError and SyntaxError they run into the errors of the language.
+# What Pillow raises on damaged and hostile files. Its parsers are Python code that follows untrusted offsets and
+# tables, so besides its own OSError and SyntaxError they raise errors of the language.
 DECODER_ERRORS = (
     *(OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, AttributeError, RuntimeError),
     *(ArithmeticError, MemoryError, struct.error, zlib.error),
@@ -46,10 +46,10 @@ def decode(encoded: bytes, target: Input, max_pixels: int) -> Pixels:
         return fit(plain, target)
     with _opened(encoded, max_pixels) as image:
         # JPEG can decode at 1/2, 1/4 or 1/8 for a fraction of the time; twice the target leaves the
-        # resampling below enough to work with. The longer side serves both, for EXIF may turn the image.
+        # resampling below enough to work with. The longer side is used for both, because EXIF may rotate the image.
         side = 2 * round(max(target.width, target.height) / target.crop_fraction)
         image.draft(None, (side, side))
-        ImageOps.exif_transpose(image, in_place=True)  # otherwise it would copy every image that needs no turning
+        ImageOps.exif_transpose(image, in_place=True)  # not in place, it would copy every image that needs no rotation
         return fit(_to_rgb(image), target)
 
 
@@ -64,7 +64,7 @@ def shrink(encoded: bytes, side: int, max_pixels: int) -> Pixels:
 
 @contextmanager
 def _opened(encoded: bytes, max_pixels: int) -> Iterator[Image.Image]:
-    """An image whose header is within the limits; what goes wrong in the block is the file's fault."""
+    """An image whose header is within the limits; decoder errors inside the block become InvalidImage."""
     if not encoded:
         raise InvalidImage("the image is empty (0 bytes)")
     try:
@@ -83,7 +83,7 @@ def _opened(encoded: bytes, max_pixels: int) -> Iterator[Image.Image]:
 
 
 def fit(image: Image.Image, target: Input) -> Pixels:
-    """Brings an RGB image to the bundle's size by the bundle's rule; an image of that size is left as it is."""
+    """Resizes an RGB image to the bundle's size by the bundle's rule; an image of that size is returned unchanged."""
     size = (target.width, target.height)
     resample = INTERPOLATION[target.interpolation]
     if target.resize == "stretch":
@@ -115,7 +115,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode in ("I", "F"):
         raise InvalidImage("images with 32 bits per sample are not served: their range is anybody's guess")
     if image.has_transparency_data:
-        # What a person sees on a page; dropping the alpha would bring out colours hidden behind it.
+        # As a person sees it on a white page; dropping the alpha channel would show colours that are hidden.
         opaque = Image.new("RGB", image.size, WHITE)
         rgba = image.convert("RGBA")
         opaque.paste(rgba, mask=rgba)

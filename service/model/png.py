@@ -1,8 +1,8 @@
-"""The plainest PNG files, as Pillow and OpenCV write them: 8-bit RGB, not interlaced, pixels and nothing besides.
+"""A fast path for plain PNG files, as Pillow and OpenCV write them: 8-bit RGB, not interlaced, only pixels.
 
-Of the time Pillow takes for a small one, two thirds go into finding out, in Python, what kind of file it is. Here its
-decompressor is handed the pixels straight away. Whatever is not plain, or not right, is left to `Image.open`, which
-has a message for it.
+Two thirds of the time that Pillow takes for a small file go into finding out, in Python, what kind of file it is. Here
+its decompressor gets the pixels directly. A file that is not plain, or is damaged, is left to `Image.open`, which has a
+message for it.
 """
 
 import struct
@@ -45,5 +45,5 @@ def _packed_pixels(encoded: bytes) -> bytes | None:
             return None
         parts.append(encoded[start + CHUNK.size : start + CHUNK.size + length])
         start += CHUNK.size + length + CHECKSUM_BYTES
-    # The checksums of pixels are not looked at, as Pillow does not: the packed bytes have one of their own.
+    # The checksums of IDAT chunks are not verified, as in Pillow: the compressed stream has its own.
     return b"".join(parts) if start == end else None

@@ -26,7 +26,7 @@ CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 # TF32 would round the scores away from those the thresholds were calibrated on.
 CUDA_OPTIONS = {"use_tf32": "0"}
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
-# ONNX Runtime's exceptions have no base of their own, so each kind (Fail, InvalidGraph, …) is listed.
+# ONNX Runtime's exceptions have no common base, so each kind (Fail, InvalidGraph, …) is listed.
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (
     *(kind for kind in vars(_state).values() if isinstance(kind, type) and issubclass(kind, Exception)),
     *(RuntimeError, ValueError),
@@ -50,7 +50,7 @@ class Session(Protocol):
 
 
 class SessionOpener(Protocol):
-    """How the registry gets its sessions: `open_session`, or a stand-in that tests can hold up."""
+    """How a bundle's graphs are opened: `open_session`, or a stand-in for tests."""
 
     def __call__(self, bundle: Bundle, graph: GraphName, device: Device, threads: int, max_batch: int) -> Session: ...
 
@@ -64,7 +64,7 @@ class OnnxSession:
     providers: Sequence[str]
     outputs: tuple[str, ...]
     constants: Mapping[str, npt.NDArray[np.float32]]
-    # Batch sizes that are padded to, so that CUDA meets only shapes it was warmed up for. Empty: no padding.
+    # Batches are padded to these sizes, so that CUDA sees only shapes it was warmed up for. Empty: no padding.
     buckets: tuple[int, ...] = ()
 
     def run(self, images: Pixels) -> Outputs:
@@ -114,7 +114,7 @@ def choose_providers(device: Device, available: Sequence[str]) -> list[str | tup
 
 
 def active_device(requested: Device, reported: Sequence[str]) -> ActiveDevice:
-    """What the opened session runs on; raises DeviceError where `cuda` was asked for and is not there."""
+    """What the opened session runs on; raises DeviceError where `cuda` was asked for and is not in use."""
     if CUDA in reported:
         return "cuda"
     if requested == "cuda":
@@ -126,14 +126,14 @@ def active_device(requested: Device, reported: Sequence[str]) -> ActiveDevice:
 
 
 def open_runtime(bundle: Bundle, graph: Path | bytes, providers: list[Any], threads: int) -> Any:
-    """Opens a graph of the bundle, or one that was made from it and finds its weights in the bundle's folder."""
+    """Opens a graph of the bundle, or one made from it that reads its weights from the bundle's folder."""
     if providers != [CPU] and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip put them
     options = onnxruntime.SessionOptions()
     # One CPU stays free for HTTP and decoding, which run while a batch is computed.
     options.intra_op_num_threads = threads or max(1, usable_cpus() - 1)
     options.inter_op_num_threads = 1
-    # Spinning threads would take that CPU away again between two batches.
+    # Spinning threads would use that CPU between two batches.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     if isinstance(graph, bytes):
@@ -209,6 +209,6 @@ def _warm_up(session: OnnxSession, bundle: Bundle, max_batch: int) -> None:
         except RUNTIME_ERRORS as error:
             raise BundleError(bundle.folder, "warm-up", f"a graph that fails ({error})", "answers") from error
         for name, rows in outputs.items():
-            # Shapes in a graph's header are a promise; here it is kept or not.
+            # The shapes in a graph's header are only a promise.
             if len(rows) != n or not np.isfinite(rows).all():
                 raise BundleError(bundle.folder, f"warm-up: {name}", f"{rows.shape} or not finite", f"{n} rows")

@@ -23,7 +23,7 @@ LEVELS: Floats = (np.arange(QUANTILES) / (QUANTILES - 1)) ** 2
 
 
 def quantiles_of(values: npt.ArrayLike) -> tuple[float, ...]:
-    """A sample as a bundle keeps it."""
+    """A sample as a bundle stores it: its quantiles at LEVELS."""
     found = np.quantile(np.asarray(values, np.float64), LEVELS)
     return tuple(np.maximum.accumulate(found).tolist())  # interpolation may round a hair below its neighbour
 
@@ -49,7 +49,7 @@ class Ranks:
 
 
 def lowest_rank(components: Mapping[str, Ranks], scores: Mapping[str, Floats]) -> Floats:
-    """Of each image, its rank in that component in which it is the most unusual."""
+    """For each image, the lowest of its ranks: that in the component in which it is most unusual."""
     return np.asarray(np.min([ranks(scores[name]) for name, ranks in components.items()], axis=0), np.float64)
 
 

@@ -1,0 +1,1 @@
+"""Serving without HTTP: loading models, decoding, batching, deciding, counting."""

@@ -1,7 +1,7 @@
 """Natural batching: an idle model answers at once; while a batch runs, arrivals gather and form the next one.
 
-There is no fixed waiting time. Everything is counted in images. One thread per queue runs the batches back to
-back and never waits for the event loop between two of them; the loop hears of a whole batch in one call.
+There is no fixed waiting time. Everything is counted in images. One thread per queue runs the batches back to back and
+does not wait for the event loop between two of them; the loop gets a whole batch in one call.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ UNLOADED = "this version of the model is no longer served; send the request agai
 
 
 class BatchObserver(Protocol):
-    """Hears of each batch that ran, from the inference thread."""
+    """Is told about each batch that ran, from the inference thread."""
 
     def batch_done(self, waits: Sequence[float], seconds: float) -> None: ...
 
 
 class Ticket(Generic[Row]):
-    """Room for one request's images, from admission until they are dispatched or the request is over.
+    """Room in the queue for one request's images, until they are dispatched or the request is over.
 
     Used as a context: leaving it gives unused room back and drops images that still wait.
     """
@@ -112,16 +112,16 @@ class Batcher(Generic[Row]):
 
     @property
     def images(self) -> int:
-        """Images that have been let in and are not yet being computed."""
+        """Images that are admitted and not yet being computed."""
         return self._images
 
     @property
     def seconds_per_image(self) -> float:
-        """About what one image took lately."""
+        """A moving average of the time for one image."""
         return self._seconds_per_image
 
     def admit(self, images: int, deadline: float) -> Ticket[Row]:
-        """Room for that many images, or QueueFull: before any work is done for them."""
+        """Reserves room for that many images, or raises QueueFull, before any work is done for them."""
         with self._lock:
             if self._closed:
                 raise NotReady(UNLOADED)
@@ -135,7 +135,7 @@ class Batcher(Generic[Row]):
         return Ticket(self, images, deadline)
 
     def put(self, ticket: Ticket[Row], place: int, image: Pixels) -> None:
-        """From any thread: an image of a request waits for its batch, perhaps with other requests' images."""
+        """From any thread: adds an image to the queue. Its batch may hold images of other requests."""
         with self._lock:
             if ticket.over:
                 return
@@ -148,10 +148,10 @@ class Batcher(Generic[Row]):
         self.refuse(ticket, place, NotReady(UNLOADED))
 
     def prepare_if_idle(self, prepare: Callable[[], None], *, here: bool = False) -> bool:
-        """Where nothing runs: has `prepare`, which puts an image, run in the inference thread, and the batch after it.
+        """If the model is idle: runs `prepare`, which puts an image, in the inference thread, and then the batch.
 
-        One change of threads fewer for a request that finds the model idle. What arrives meanwhile joins the batch.
-        With `here` the event loop's thread, which must be the one that calls, does it all, and no thread changes.
+        That saves a change of threads. Images that arrive meanwhile join the batch. With `here` the calling thread,
+        which must be the event loop's, does everything inline.
         """
         with self._lock:
             if self._busy or self._closed:
@@ -169,7 +169,7 @@ class Batcher(Generic[Row]):
         return True
 
     def refuse(self, ticket: Ticket[Row], place: int, error: RequestError) -> None:
-        """From any thread: an image of a request will never be put; the error takes its row's place."""
+        """From any thread: an image of a request will not be put; the error takes the place of its row."""
         with self._lock:
             if ticket.over:
                 return
@@ -184,7 +184,7 @@ class Batcher(Generic[Row]):
             ticket.over = True
 
     def close(self) -> None:
-        """Stops after the batch that is running; whoever still waits is told so."""
+        """Stops after the batch that is running; requests that still wait get NotReady."""
         with self._lock:
             self._closed = True
         self._thread.shutdown(wait=True)
@@ -192,7 +192,7 @@ class Batcher(Generic[Row]):
         self._waiting.clear()
 
     def _dispatch(self) -> None:
-        # An executor keeps whatever a batch raises in its Future, so that no failure can end the thread.
+        # An executor keeps an exception in the batch's Future, so that no failure can end the thread.
         self._thread.submit(self._run_batch).add_done_callback(self._after_batch)
 
     def _run_batch(self, prepare: Callable[[], None] | None = None, *, here: bool = False) -> None:
@@ -210,7 +210,7 @@ class Batcher(Generic[Row]):
         if here:
             _deliver(batch, rows)
         else:
-            # One wake-up of the loop for all of them.
+            # One call wakes the event loop for all of them.
             batch[0].ticket.future.get_loop().call_soon_threadsafe(_deliver, batch, rows)
 
     def _take(self) -> list[_Waiting[Row]]:
@@ -221,7 +221,7 @@ class Batcher(Generic[Row]):
             item = self._waiting.popleft()
             ticket = item.ticket
             if ticket.over:
-                continue  # its room was given back when it ended
+                continue  # its room was released when it ended
             ticket.held -= 1
             self._images -= 1
             if now < ticket.deadline:

@@ -1,8 +1,8 @@
 """Keeps a sample of the refused images, with their answers, so that people can label them and train again.
 
-Only where a folder is given. What is kept is the picture itself (RGB pixels, shrunk to a limit, as PNG) and what was
-answered: no file that somebody sent, no name, no EXIF, no caller. One thread decodes and writes; a request only puts
-its image into a bounded queue, and where that is full the image is dropped. `FOLDER/MODEL/VERSION/DIGEST.{png,json}`:
+Only where a folder is given. What is kept is the picture itself (RGB pixels, shrunk to a limit, as PNG) and the answer:
+not the file as it was sent, no name, no EXIF, no caller. One thread decodes and writes; a request only puts its image
+into a bounded queue, and drops it if the queue is full. `FOLDER/MODEL/VERSION/DIGEST.{png,json}`:
 `confgate-train data import captured FOLDER` reads it.
 """
 
@@ -38,7 +38,7 @@ MAX_WAITING_IMAGES = 64
 MAX_WAITING_BYTES = 64_000_000
 SECONDS_BETWEEN_CLEANINGS = 600.0
 SECONDS_TO_FINISH = 5.0
-# Files of our own; anything else in the folder is somebody's, and is left alone.
+# The files of this service; any other file in the folder is left alone.
 OURS = re.compile(r"\.?[0-9a-f]{32}\.(png|json)(\.part)?")
 
 
@@ -92,7 +92,7 @@ class Capture:
         self._thread.start()
 
     def close(self) -> None:
-        """Writes what waits, but not for ever."""
+        """Writes what is in the queue, for a few seconds at most."""
         if self._thread.is_alive():
             try:
                 self._queue.put(None, timeout=SECONDS_TO_FINISH)
@@ -101,7 +101,7 @@ class Capture:
             self._thread.join(SECONDS_TO_FINISH)
 
     def offer(self, model: Model, gate: Gate, image: bytes | Pixels, reading: Reading, request_id: str) -> None:
-        """Called in the event loop for each refused image: decides by lot, and never waits."""
+        """Called on the event loop for each refused image: samples at random, and never blocks."""
         if random.random() >= self._rate:
             return
         size = len(image) if isinstance(image, bytes) else image.nbytes
@@ -152,7 +152,7 @@ class Capture:
                 cleaned = time.monotonic()
 
     def _guarded(self, job: Callable[..., None], *arguments: Any) -> None:
-        """A disk that is full or gone costs captures and nothing else; the log hears of it once."""
+        """A disk that is full or missing costs captures and nothing else; it is logged once."""
         try:
             job(*arguments)
         except (OSError, RequestError) as error:
@@ -165,9 +165,9 @@ class Capture:
 
     def _keep(self, refused: Refused) -> None:
         image = refused.image
-        # Pixels that came as such have the model's own size already.
+        # An image that was sent as pixels has the model's own size already.
         png = as_png(shrink(image, self._side, self._max_pixels) if isinstance(image, bytes) else image)
-        # Named by what they show: a picture that is sent a thousand times is kept once.
+        # Named by their content: a picture that is sent a thousand times is kept once.
         stem = self._folder / refused.model / str(refused.version) / hashlib.sha256(png).hexdigest()[:32]
         if stem in self._kept:
             self._dropped["duplicate"].inc()
@@ -182,7 +182,7 @@ class Capture:
         self._metrics.captured.labels(refused.model, str(refused.version)).inc()
 
     def _find_kept(self) -> None:
-        """What an earlier process left: whole pairs count, halves are removed."""
+        """Finds what an earlier process kept: whole pairs count, halves are removed."""
         found: list[tuple[Kept, Path]] = []
         for file in self._folder.glob("*/*/*"):
             if OURS.fullmatch(file.name) is None:
@@ -218,7 +218,7 @@ class Capture:
 
 
 def as_png(pixels: Pixels) -> bytes:
-    """Made from the pixels alone: whatever else a file carried is gone."""
+    """A PNG of the pixels alone, without anything else that a file carried."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
@@ -226,7 +226,7 @@ def as_png(pixels: Pixels) -> bytes:
 
 def _write(path: Path, content: bytes) -> None:
     partial = path.with_name(f".{path.name}.part")
-    # For the service's user alone: these are other people's pictures.
+    # Readable by the service's user alone: these are other people's pictures.
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(content)
     partial.replace(path)

@@ -1,7 +1,7 @@
 """What an operator has set at run time, kept in STATE/gates.json across restarts.
 
-A state file that cannot be read stops the start. The other choice, to begin with the bundles' own thresholds, could
-let pass what the operator meant to refuse, and nobody would know.
+A state file that cannot be read stops the start. To begin with the bundles' own thresholds instead could accept what
+the operator meant to refuse, without a sign of it.
 """
 
 import os
@@ -20,7 +20,7 @@ Word = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class GateRecord(Contract):
-    """A gate in full: also a custom one, and also one of a bundle that is gone."""
+    """A gate in full, so that it can be read without its bundle."""
 
     score: Word
     policy: Word
@@ -36,7 +36,7 @@ class GateSetting(Contract):
     version: PositiveInt
     gate: GateRecord
     custom: bool
-    # A custom threshold means nothing for other weights than these.
+    # A custom threshold is valid for these weights only.
     graph_sha256: str
     by: Word
     at: AwareDatetime
@@ -63,7 +63,7 @@ class State(Contract):
 
 
 class StateFile:
-    """STATE/gates.json. Written whole, beside, and renamed: a reader sees the old or the new, never half."""
+    """STATE/gates.json. Written to a second file and renamed: a reader sees the old state or the new, never half."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
@@ -92,7 +92,7 @@ class StateFile:
         return state
 
     def write(self, state: State) -> None:
-        """On disk when this returns, or StateNotSaved and nothing changed."""
+        """Saves the state to disk, or raises StateNotSaved and changes nothing."""
         content = (state.model_dump_json(indent=2) + "\n").encode()
         partial = self.path.with_name(f".{FILE}.partial")
         try:
@@ -121,7 +121,7 @@ class StateFile:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes the rename itself durable; not every system lets a folder be opened."""
+    """Makes the rename itself durable. Not every system can open a folder."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -1,8 +1,8 @@
-"""--watch: a changed folder under models/ is loaded by itself, once it has come to rest.
+"""`--watch`: loads a model when its folder under models/ has changed and is at rest again.
 
-The folder is looked at every few seconds, for the file systems that containers mount send no events. A model whose
-files are the same in two looks is at rest; then it is loaded, which verifies every hash. What was refused is tried
-again when its files change, and not before.
+The folder is polled every few seconds, because the file systems that containers mount send no events. A model whose
+files are the same in two polls is at rest; then it is loaded, which verifies every hash. A bundle that was refused is
+tried again when its files change.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ class Watcher:
         self._settled: dict[str, State] = {}
 
     def remember(self) -> None:
-        """Before the start loads everything: what is there now needs no second load."""
+        """At the start, before everything is loaded: what is there now needs no second load."""
         self._last = look(self._models)
         self._settled = dict(self._last)
 
     @asynccontextmanager
     async def watching(self, wanted: bool) -> AsyncIterator[None]:
-        """Looks for as long as the context lasts."""
+        """Polls while the context lasts."""
         task = asyncio.get_running_loop().create_task(self._look_for_ever()) if wanted else None
         yield
         if task is not None:
@@ -52,10 +52,10 @@ class Watcher:
             await self.follow(await asyncio.to_thread(look, self._models))
 
     async def follow(self, now: Look) -> None:
-        """Acts on what is at rest and not yet acted on."""
+        """Loads or unloads each model that has changed and is at rest."""
         last, self._last = self._last, now
         if not now:
-            # A mount that is away for a moment looks like this; nobody means to unload everything.
+            # A mount that is missing for a moment looks like this: unloading everything would be wrong.
             if last:
                 log.warning(
                     "the models folder is gone or empty: what is served goes on", extra={"models": str(self._models)}
@@ -76,7 +76,7 @@ class Watcher:
             change = self._loader.unload(name)
         else:
             return
-        # Whatever goes wrong with one model, the others are watched on.
+        # An error with one model must not end the watching of the others.
         (outcome,) = await asyncio.gather(change, return_exceptions=True)
         # What was refused is counted and logged by the loader already.
         if isinstance(outcome, Exception) and not isinstance(outcome, RequestError):

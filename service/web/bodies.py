@@ -18,11 +18,11 @@ from service.errors import ClientGone, InvalidImage, MalformedRequest, RequestEr
 from service.model.images import MEDIA_TYPES
 
 RAW_TYPES = MEDIA_TYPES | {"", "application/octet-stream"}
-# A client that is still sending does not read; what it sends on top of the limit is thrown away up to here, so
-# that it sees the answer instead of a broken connection.
+# A client that is still sending does not read its answer. Up to this many times the limit, the rest of a body that is
+# too large is read and discarded, so that the client gets the answer instead of a broken connection.
 DISCARDED = 4
-SPARE_VALUES = 1_000  # a wrong JSON body of so many values more is still read, and told what is wrong with it
-# Up to here parsing takes less time than handing it to a thread.
+SPARE_VALUES = 1_000  # up to this many values too many are still parsed, for an error that says what is wrong
+# Parsing up to this many bytes takes less time than handing them to a thread.
 SMALL_JSON = 50_000
 
 
@@ -35,7 +35,7 @@ class BodyLimits:
 async def read_images(
     receive: Receive, content_type: str, content_length: int | None, limits: BodyLimits
 ) -> list[bytes | RequestError]:
-    """The encoded images of a request; an item that cannot even be unpacked is the error that says so."""
+    """The encoded images of a request. The place of an item that is not base64 is taken by its error."""
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type not in RAW_TYPES and media_type not in ("multipart/form-data", "application/json"):
         raise UnsupportedType(
@@ -61,7 +61,7 @@ async def read_whole(receive: Receive, content_length: int | None, max_bytes: in
     first = await receive()
     body: bytes = first.get("body", b"")
     if first["type"] == "http.request" and not first.get("more_body", False) and len(body) <= max_bytes:
-        return body  # as it mostly comes
+        return body  # the usual case
 
     messages = [first]
 
@@ -99,7 +99,7 @@ def _too_many_bytes(max_bytes: int) -> TooLarge:
 
 
 def _images_of_json(body: bytes, max_images: int) -> list[bytes | RequestError]:
-    # Before it is read: lists in lists would take twenty times the body's own memory. Base64 has no commas.
+    # Counted before it is parsed: nested lists would take twenty times the body's own memory. Base64 has no commas.
     if body.count(b",") + body.count(b"[") + body.count(b"{") > max_images + SPARE_VALUES:
         raise TooLarge(
             f'the JSON body holds far more values than {{"images": [base64, …]}} needs for {max_images} images, '
@@ -196,7 +196,7 @@ async def _images_of_multipart(
     failure: RequestError | None = None
     async for chunk in body:
         if failure is not None:
-            continue  # the rest is read and thrown away, so that the client sees the answer
+            continue  # the rest is read and discarded, so that the client gets the answer
         try:
             parser.write(chunk)
         except FormParserError as error:

@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol, for clients that do not keep to it: their errors look like all others, time is limited.
+"""uvicorn's HTTP protocol, made strict: what is not HTTP gets an error like all others, and a head has limits.
 
-uvicorn answers what is not HTTP in plain text, and waits for ever for a request's head. Here such a client gets a
-problem with a request id, and a head has a time in which it must be complete and a size it must not exceed.
+uvicorn answers what is not HTTP in plain text, and waits without limit for a request's head. Here such a client gets a
+problem with a request id, and a head has a timeout and a maximum size.
 """
 
 import logging
@@ -21,7 +21,7 @@ CONTINUE = b"HTTP/1.1 100 "
 
 
 class _JoinedWrites:
-    """A transport that holds an answer's head back until its body comes: one system call and one packet, not two."""
+    """A transport that writes an answer's head together with its body: one system call and one packet, not two."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -39,7 +39,7 @@ class _JoinedWrites:
         self._transport.write(data)
 
     def flush(self) -> None:
-        """For answers that have no body."""
+        """Writes the head of an answer that has no body."""
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head)
@@ -90,8 +90,8 @@ class StrictHttpProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(HEAD_TOO_LARGE, f"the head has more than the {MAX_HEAD_BYTES} bytes that are allowed")
-        # A head that came in one piece, as most do, costs no timer. Between two requests a stray byte ends uvicorn's
-        # keep-alive timer, so that one is needed there too.
+        # A head that arrives in one piece, as most do, costs no timer. Between two requests a stray byte stops
+        # uvicorn's keep-alive timer, so a timer is needed there too.
         if self._head_timer is None and (self._in_head or self.cycle is None or self.cycle.response_complete):
             self._expect_head()
 
@@ -119,7 +119,7 @@ class StrictHttpProtocol(HttpToolsProtocol):
             self.transport.close()  # nothing was begun, so there is nothing to answer
 
     def _refuse(self, problem: Problem, detail: str) -> None:
-        """Answers outside of the application, which never hears of this request, and closes the connection."""
+        """Answers in place of the application, which does not see this request, and closes the connection."""
         if self.transport.is_closing():
             return
         self._in_head = False
@@ -135,5 +135,5 @@ class StrictHttpProtocol(HttpToolsProtocol):
 
 
 def strict_protocol(head_seconds: float) -> type[StrictHttpProtocol]:
-    """The class that uvicorn makes connections of."""
+    """The protocol class for uvicorn, with its timeout set."""
     return type("ConfiguredHttpProtocol", (StrictHttpProtocol,), {"head_seconds": head_seconds})

@@ -1,0 +1,1 @@
+"""confgate's own routes."""

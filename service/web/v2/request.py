@@ -1,4 +1,4 @@
-"""The body of a /v2 infer request → images and choices. Nothing in it is believed before it is checked.
+"""The body of a /v2 infer request → images and choices. Nothing in it is trusted before it is checked.
 
 A body is a JSON object, or with the header Inference-Header-Content-Length a JSON object of that many bytes and behind
 it the input's data as it is ("binary tensor data"). Whatever a shape or a size claims, the largest thing made from a
@@ -18,7 +18,7 @@ from service.model.manifest import Input
 from service.web.bodies import BodyLimits, unpack
 
 INPUT = "image"
-# A number in JSON takes many times its own bytes once it is read; larger tensors are sent as binary data.
+# A parsed JSON number takes many times its own bytes; larger tensors are sent as binary data.
 MAX_JSON_VALUES = 1_000_000
 MAX_ID = 256
 LENGTH_BYTES = 4
