@@ -44,7 +44,7 @@ def make_step(recipe: Recipe, images: torch.Tensor, labels: torch.Tensor, *, wit
             loss = parts.total
             controller.update(parts.confidence.item())
         optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
         optimiser.step()
 
     return step
@@ -63,7 +63,8 @@ def measure(recipe: Recipe, batch: int, steps: int, warm_up: int = 2) -> tuple[l
     labels = torch.randint(CLASSES, (batch,), generator=generator)
     plain = make_step(recipe, images, labels, with_branch=False)
     branched = make_step(recipe, images, labels, with_branch=True)
-    without, with_branch = [], []
+    without: list[float] = []
+    with_branch: list[float] = []
     for turn in range(warm_up + steps):
         pair = [(plain, without), (branched, with_branch)]
         for step, times in pair if turn % 2 == 0 else reversed(pair):

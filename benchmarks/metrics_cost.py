@@ -10,7 +10,9 @@ import statistics
 import time
 
 import numpy as np
+import numpy.typing as npt
 
+from service.model.scores import Floats
 from training.metrics.detection import (
     coverage_at_risk,
     detection_metrics,
@@ -23,7 +25,7 @@ INSIDE, OUTSIDE = 10_000, 50_000
 GOAL = 0.5  # seconds
 
 
-def all_metrics(inside: np.ndarray, outside: np.ndarray, right: np.ndarray, probability: np.ndarray) -> None:
+def all_metrics(inside: Floats, outside: Floats, right: npt.NDArray[np.bool_], probability: Floats) -> None:
     detection_metrics(inside, outside)
     selective_metrics(inside, right)
     risk_at_coverage(inside, right, 0.8)

@@ -7,6 +7,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from matplotlib.axes import Axes
 
 Curve = Mapping[int, tuple[float, float]]  # where → images/s, CPU seconds per 1,000 images
 COLOURS = ("#0b6e4f", "#c8553d", "#3d5a98", "#8a6f2c", "#7b4b94", "#555555")
@@ -38,9 +39,7 @@ def draw(path: Path, servers: Mapping[str, Curve], request_sizes: Curve, bare: C
     pyplot.close(figure)
 
 
-def _plot(
-    axis: "pyplot.Axes", curve: Curve, which: int, label: str, colour: str, width: float, style: str = "-"
-) -> None:
+def _plot(axis: Axes, curve: Curve, which: int, label: str, colour: str, width: float, style: str = "-") -> None:
     axis.plot(
         list(curve),
         [value[which] for value in curve.values()],

@@ -1,8 +1,10 @@
 """What both dashboards are made of: a few kinds of panel, query and variable, and the frame around them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, timeseries
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.cog.variants import Dataquery
 from grafana_foundation_sdk.models import common as common_models
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heatmap_models
@@ -11,7 +13,8 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 # The uid of provisioning/datasources/prometheus.yml.
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="prometheus")
 # (value from which a colour holds, colour); the first value is None: from minus infinity.
-Steps = list[tuple[float | None, str]]
+Steps = Sequence[tuple[float | None, str]]
+Panel = timeseries.Panel | stat.Panel | heatmap.Panel
 
 MODEL = 'model="$model"'
 VERSION = f'{MODEL},version=~"$version"'
@@ -191,7 +194,7 @@ def annotation(name: str, expr: str, color: str) -> dashboard.AnnotationQuery:
     return dashboard.AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(color).expr(expr)
 
 
-def _letters(queries: Iterable[prometheus.Dataquery]) -> list[prometheus.Dataquery]:
+def _letters(queries: Iterable[prometheus.Dataquery]) -> list[Builder[Dataquery]]:
     """Names queries A, B, C … as Grafana does."""
     return [one_query.ref_id(chr(ord("A") + i)) for i, one_query in enumerate(queries)]
 

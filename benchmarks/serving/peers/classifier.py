@@ -5,16 +5,24 @@ Less than confgate does (one score, one threshold, no metrics), so that no peer 
 
 import io
 import os
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnxruntime
 from PIL import Image
 
 LABELS = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 THRESHOLD = 0.73
 
+Pixels = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+Prediction = dict[str, Any]  # as JSON
+
 
 class Classifier:
+    """One ONNX Runtime session with the benchmark's settings, warmed up."""
+
     def __init__(self) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = int(os.environ["BENCH_THREADS"])
@@ -28,11 +36,11 @@ class Classifier:
             self._session.run(None, {"image": np.zeros((batch, side, side, 3), np.uint8)})
         self._size = (side, side)
 
-    def decode(self, encoded: bytes) -> np.ndarray:
+    def decode(self, encoded: bytes) -> Pixels:
         image = Image.open(io.BytesIO(encoded)).convert("RGB")
         return np.asarray(image if image.size == self._size else image.resize(self._size, Image.Resampling.BILINEAR))
 
-    def classify(self, images: list[np.ndarray]) -> list[dict]:
+    def classify(self, images: list[Pixels]) -> list[Prediction]:
         probabilities, confidence, class_ids = self.columns(images)
         return [
             {
@@ -45,7 +53,7 @@ class Classifier:
             for k, row, c in zip(class_ids.tolist(), probabilities.tolist(), confidence.tolist(), strict=True)
         ]
 
-    def columns(self, images: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def columns(self, images: list[Pixels]) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
         """Probabilities [N,K], confidence [N] and class [N] of a batch."""
         logits, z = self._session.run(("logits", "confidence_logit"), {"image": np.stack(images)})
         exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))

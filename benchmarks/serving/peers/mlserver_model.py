@@ -8,10 +8,11 @@ import numpy as np
 from mlserver import MLModel
 from mlserver.codecs import NumpyCodec
 from mlserver.types import InferenceRequest, InferenceResponse
-from peers.classifier import THRESHOLD, Classifier
+
+from .classifier import THRESHOLD, Classifier
 
 
-class Model(MLModel):
+class Model(MLModel):  # type: ignore[misc]  # mlserver is not installed here, so its class is Any
     async def load(self) -> bool:
         self.classifier = Classifier()
         self.in_thread = os.environ["MLSERVER_IN_THREAD"] == "1"
