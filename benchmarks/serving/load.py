@@ -43,14 +43,19 @@ class Result:
         return {**asdict(self), "images_per_second": self.images_per_second, "cpu_per_1000": self.cpu_per_1000}
 
 
+def wrk_program() -> str:
+    """The path of wrk, the load generator."""
+    program = shutil.which("wrk")
+    if program is None:
+        raise LoadError("wrk is not installed. Install the package wrk (Debian, Fedora, Homebrew)")
+    return program
+
+
 def drive(
     process: int, url: str, content_type: str, body: Path, concurrency: int, seconds: int, images: int = 1
 ) -> Result:
     """wrk against one URL; the CPU time is that of the server's processes, the client's is not in it."""
-    wrk = shutil.which("wrk")
-    if wrk is None:
-        raise LoadError("wrk is not installed: it is a package of that name in Debian, Fedora and Homebrew")
-    command = [wrk, "-t1", f"-c{concurrency}", f"-d{seconds}s", "--timeout", "30s", "-s", str(SCRIPT), url]
+    command = [wrk_program(), "-t1", f"-c{concurrency}", f"-d{seconds}s", "--timeout", "30s", "-s", str(SCRIPT), url]
     before = cpu_seconds(process)
     outcome = subprocess.run([*command, "--", content_type, str(body)], capture_output=True, text=True)
     spent = cpu_seconds(process) - before

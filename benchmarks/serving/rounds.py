@@ -107,7 +107,7 @@ class Bench:
                     first = number % max(1, len(up))
                     for one in [*up[first:], *up[:first]]:
                         if one.server.name not in findings.failures:
-                            self._measure(one, concurrency, findings)
+                            self._record(one, concurrency, findings)
             for one in up:
                 if one.server is CONFGATE and one.server.name not in findings.failures:
                     with awake(one.process):
@@ -125,11 +125,11 @@ class Bench:
                 _note_failure(server, error, findings)
         return up
 
-    def _measure(self, one: Running, concurrency: int, findings: Findings) -> None:
+    def _record(self, one: Running, concurrency: int, findings: Findings) -> None:
         beside = one.server is CONFGATE and concurrency >= SATURATED
         limits = [self._limit()] if beside else []
         try:
-            result = self._drive(one, concurrency)
+            result = self.measure(one, concurrency)
         except LoadError as error:
             _note_failure(one.server, error, findings)
             return
@@ -141,7 +141,8 @@ class Bench:
             share = result.images_per_second / max(limits)
             findings.shares.setdefault(concurrency, []).append(share)
 
-    def _drive(self, one: Running, concurrency: int) -> Result:
+    def measure(self, one: Running, concurrency: int) -> Result:
+        """One turn of a stopped server: it is woken, driven by wrk, and stopped again."""
         body = one.job.folder / "body"
         with awake(one.process):
             return drive(one.process, one.url, one.server.content_type, body, concurrency, self.seconds)
