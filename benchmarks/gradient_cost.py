@@ -1,9 +1,9 @@
-"""What input preprocessing costs: one forward pass beside forward, backward and forward again, on one thread.
+"""The cost of input preprocessing: one forward pass against forward, backward and forward again, on one thread.
 
     python -m benchmarks.gradient_cost [NETWORK …] [--batch N …] [--rounds N]
 
-Both graphs run in turn, and each is credited with its best round in CPU time of this thread, so that other work on the
-machine falls on both or on neither. Weights are random: they do not change the cost.
+Both graphs run in turn. Each is judged by its best round in CPU time of this thread, so that other work on the machine
+affects both or neither. Weights are random: they do not change the cost.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def measure(name: str, size: int, batches: list[int], rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", default=["compact", "vgg13"], metavar="NETWORK")
-    parser.add_argument("--size", type=int, default=32, help="of the images, in pixels")
+    parser.add_argument("--size", type=int, default=32, help="side of the images in pixels")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--rounds", type=int, default=20)
     arguments = parser.parse_args()

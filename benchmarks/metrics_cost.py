@@ -1,4 +1,4 @@
-"""What all metrics of one score cost: 10,000 in-distribution scores against 50,000 others, with and without ties.
+"""The cost of all metrics of one score: 10,000 in-distribution and 50,000 OOD scores, with and without ties.
 
 python -m benchmarks.metrics_cost [--rounds N]
 """
@@ -35,7 +35,7 @@ def all_metrics(inside: Floats, outside: Floats, right: npt.NDArray[np.bool_], p
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description="Time of all detection and selective metrics of one score.",
+        description="Time to compute all detection and selective metrics of one score.",
         epilog="Example: python -m benchmarks.metrics_cost --rounds 20",
     )
     parser.add_argument("--rounds", type=int, default=10, help="measured rounds (default 10)")

@@ -1,11 +1,11 @@
-"""The serving speed of this checkout of confgate beside that of another one, interleaved in one run.
+"""The serving speed of this checkout of confgate compared with another one, interleaved in one run.
 
     python -m benchmarks.serving_ratio OTHER_CHECKOUT [--rounds 9] [--seconds 2]
 
-Both services run with this interpreter, the network of `benchmarks.serving`, and settings as shipped, access log
-included. wrk sends one PNG to each of them in turn; the idle one is stopped. Another service begins each round, and a
-ratio compares the two measurements of one round, so that other work on the machine affects both. The spread is the
-smallest and the largest ratio of all rounds.
+Both services run with this interpreter, the network of `benchmarks.serving`, and the settings as shipped, including the
+access log. wrk sends one PNG to each in turn while the other is suspended; which one goes first alternates. A ratio
+compares the two measurements of one round, so that other work on the machine affects both. The spread is the smallest
+and the largest ratio over the rounds.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.serving.load import LoadError, wrk_program
-from benchmarks.serving.processes import busy_share, stand_still
+from benchmarks.serving.processes import busy_share, suspend
 from benchmarks.serving.rounds import Bench, Running
 from benchmarks.serving.servers import CONFGATE, ROOT, Server
 
@@ -29,11 +29,11 @@ THIS, OTHER = "this", "other"
 
 
 def service_of(name: str, checkout: Path) -> Server:
-    """confgate as a checkout has it: PYTHONPATH decides whose code `python -m service` runs."""
+    """confgate with the code of a checkout: PYTHONPATH decides what `python -m service` runs."""
     found = subprocess.run(
         [sys.executable, "-c", "import service; print(service.__path__[0])"],
         env={**os.environ, "PYTHONPATH": str(checkout)},
-        cwd="/",  # Python looks into the working folder first, and a server has another one
+        cwd="/",  # Python searches the working folder first, and that of a server is not the checkout
         capture_output=True,
         text=True,
     ).stdout.strip()
@@ -49,7 +49,7 @@ def free_port() -> int:
 
 
 def measure(bench: Bench, pair: Sequence[Running], concurrency: int, rounds: int) -> list[tuple[float, float]]:
-    """Requests/s of (this, other) in each round; an answer that is an error ends the run."""
+    """Requests/s of (this, other) in each round; raises if a request fails."""
     speeds = []
     for number in range(rounds):
         turn: dict[str, float] = {}
@@ -57,7 +57,7 @@ def measure(bench: Bench, pair: Sequence[Running], concurrency: int, rounds: int
             result = bench.measure(one, concurrency)
             if result.errors:
                 raise LoadError(f"{one.server.name}: {result.errors} errors in {result.requests} requests")
-            turn[one.server.name] = result.images_per_second  # one image a request
+            turn[one.server.name] = result.images_per_second  # one image per request
         this, other = (turn[one.server.name] for one in pair)
         speeds.append((this, other))
     return speeds
@@ -71,7 +71,7 @@ def row(concurrency: int, speeds: Sequence[tuple[float, float]]) -> str:
 
 
 def compare(arguments: argparse.Namespace) -> None:
-    wrk_program()  # the lack of it shows before anything is started
+    wrk_program()  # raises before anything is started
     checkouts = {THIS: ROOT.resolve(), OTHER: arguments.other.resolve()}
     services = [service_of(name, checkout) for name, checkout in checkouts.items()]
     bench = Bench(arguments.cache, 0, arguments.threads, arguments.seconds)
@@ -86,14 +86,14 @@ def compare(arguments: argparse.Namespace) -> None:
         pair = []
         for service in services:
             pair.append(stack.enter_context(bench.started(service, free_port())))
-            stand_still(pair[-1].process)
+            suspend(pair[-1].process)
         for concurrency in arguments.concurrency:
             print(row(concurrency, measure(bench, pair, concurrency, arguments.rounds)), flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("other", type=Path, metavar="OTHER_CHECKOUT", help="the folder that holds its service/")
+    parser.add_argument("other", type=Path, metavar="OTHER_CHECKOUT", help="the folder that contains its service/")
     parser.add_argument("--rounds", type=int, default=9, help="measurements of each service at each concurrency")
     parser.add_argument("--seconds", type=int, default=2, help="length of each measurement")
     parser.add_argument("--concurrency", type=int, nargs="+", default=CONCURRENCIES)

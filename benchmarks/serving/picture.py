@@ -1,4 +1,4 @@
-"""How throughput and cost grow with concurrency (every server) and with the size of a batch (confgate, the limit)."""
+"""Charts of throughput and cost by concurrency (every server) and by batch size (confgate and the limit)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,12 +9,13 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-Curve = Mapping[int, tuple[float, float]]  # where → images/s, CPU seconds per 1,000 images
+Curve = Mapping[int, tuple[float, float]]  # concurrency or batch size → images/s, CPU seconds per 1,000 images
 COLOURS = ("#0b6e4f", "#c8553d", "#3d5a98", "#8a6f2c", "#7b4b94", "#555555")
 TITLES = ("images/s", "CPU seconds per 1,000 images")
 
 
 def draw(path: Path, servers: Mapping[str, Curve], request_sizes: Curve, bare: Curve) -> None:
+    """Writes the charts as PNG."""
     figure, axes = pyplot.subplots(2, 2, figsize=(11, 7.5), layout="constrained")
     for row, title in enumerate(TITLES):
         by_concurrency, by_batch = axes[row]

@@ -1,4 +1,4 @@
-"""The operator's dashboard: is the service well, and does it refuse what its calibration expects it to?"""
+"""The operator's dashboard: is the service healthy, and does it refuse the share that calibration expects?"""
 
 from grafana_foundation_sdk.builders import dashboard
 from panels import (
@@ -22,7 +22,7 @@ from panels import (
 LIVE = f"confgate:policy_rejection_rate:10m{{{POLICY}}}"
 EXPECTED = f"confgate:policy_expected_rejection_rate{{{POLICY}}}"
 TOLERANCE = f"confgate:policy_rejection_rate:tolerance{{{POLICY}}}"
-# A request that names no model we have is counted without one.
+# A request for an unknown model is counted with an empty label.
 REQUESTS = 'model=~"$model|"'
 PLAIN: Steps = [(None, "text")]
 

@@ -1,4 +1,4 @@
-"""The model owner's dashboard: is the data still that of calibration, and how does a new version compare?"""
+"""The model owner's dashboard: is the data still like that of calibration, and how does a new version compare?"""
 
 from grafana_foundation_sdk.builders import dashboard
 from panels import POLICY, SCORE, VERSION, Panel, dashed, frame, limits, lines, quantile, query

@@ -1,6 +1,6 @@
-"""What every peer does with an image: Pillow decodes it, ONNX Runtime classifies it, the answer is a small dict.
+"""The work of every peer: Pillow decodes an image, ONNX Runtime classifies it, the answer is a small dict.
 
-Less than confgate does (one score, one threshold, no metrics), so that no peer pays for what it was not asked for.
+This is less than confgate does: one score, one threshold, no metrics. No peer pays for features that it lacks.
 """
 
 import io
@@ -54,7 +54,7 @@ class Classifier:
         ]
 
     def columns(self, images: list[Pixels]) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-        """Probabilities [N,K], confidence [N] and class [N] of a batch."""
+        """Probabilities [N,K], confidence [N] and class ids [N] of a batch."""
         logits, z = self._session.run(("logits", "confidence_logit"), {"image": np.stack(images)})
         exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
         probabilities = exponentials / exponentials.sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""KServe's SDK server: the V1 protocol with base64. It has no batching of its own (KServe's batcher is a sidecar)."""
+"""KServe's SDK server: the V1 protocol with base64. It does not batch by itself (KServe's batcher is a sidecar)."""
 
 import base64
 import os

@@ -1,4 +1,4 @@
-"""LitServe: JSON with base64 (it reads JSON and forms, no raw bodies), batched in its one inference process."""
+"""LitServe: JSON with base64 (it reads JSON and forms but no raw bodies), batched in its one inference process."""
 
 import base64
 import os

@@ -19,7 +19,7 @@ class Model(MLModel):  # type: ignore[misc]  # mlserver is not installed here, s
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        # In a thread the next batch can be read and gathered while this one is computed.
+        # A thread lets the server read and gather the next batch while this one is computed.
         if self.in_thread:
             return await asyncio.to_thread(self._answer, payload)
         return self._answer(payload)

@@ -1,4 +1,4 @@
-"""TorchServe: the raw PNG as body; its frontend gathers a batch and hands it to one worker."""
+"""TorchServe: the raw PNG as body; its frontend gathers a batch and passes it to one worker."""
 
 import json
 from collections.abc import Mapping
