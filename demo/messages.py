@@ -35,7 +35,7 @@ def print_start(
     if known.name == KNOWN and len(known) < 1000:
         _say(
             console,
-            f"            These {len(known)} are sent again and again: accuracy is measured on these {len(known)}, "
+            f"            The {len(known)} {known.name} images are sent again and again: accuracy is measured on them, "
             f"not on the whole test set.",
         )
         if figures := on_all_test_images(gate):
