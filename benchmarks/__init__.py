@@ -1,1 +1,1 @@
-"""Measurements, side by side in one run: `make bench`, or `python -m benchmarks.NAME` for one of them."""
+"""Benchmarks that compare alternatives in one run: `make bench` for all, `python -m benchmarks.NAME` for one."""

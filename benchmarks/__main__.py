@@ -1,4 +1,4 @@
-"""Runs every benchmark, one after the other: `make bench`."""
+"""Runs every benchmark, one after another: `make bench`."""
 
 import runpy
 

@@ -1,12 +1,12 @@
-"""What loading and augmentation cost: their share of a training step of `compact`.
+"""The share of loading and augmentation in the time of a training step of `compact`.
 
     python -m benchmarks.augmentation_cost
     python -m benchmarks.augmentation_cost --steps 20 --threads 1
 
-Counted are drawing the batch (order, crop, flip, Cutout, hints) and normalising it; the whole is all that training does
-for a step. Images are random bytes of CIFAR-10's size: their content does not change the cost. Medians over the steps,
-as wall time and as CPU time of the process; the latter also holds on a machine that is busy with other things. The goal
-is under 5 %.
+The share covers drawing the batch (order, crop, flip, Cutout, hints) and normalising it; the whole is everything that
+training does in a step. Images are random bytes of CIFAR-10's size: their content does not change the cost. The figures
+are medians over the steps, as wall time and as CPU time of the process. CPU time is reliable on a busy machine too. The
+goal is under 5 %.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def random_splits() -> Splits:
 
 
 def measure(steps: int) -> list[tuple[Times, Times]]:
-    """(loading and augmentation, the whole step) for each step but the first, which warms up."""
+    """The cost of (loading and augmentation, the whole step) for each step after the first, which warms up."""
     measured = []
     with tempfile.TemporaryDirectory() as folder:
         run = Run(load_recipe("compact-cifar10"), random_splits(), 0, Path(folder))
@@ -61,7 +61,7 @@ def measure(steps: int) -> list[tuple[Times, Times]]:
             normalise(batch.images, run.mean, run.std).mul(batch.kept[:, None])
             normalising = since(start)
             start = clock()
-            run._train_step(0, batch)  # normalises the batch itself once more
+            run._train_step(0, batch)  # normalises the batch again
             training = since(start)
             cost = (loading[0] + normalising[0], loading[1] + normalising[1])
             measured.append((cost, (loading[0] + training[0], loading[1] + training[1])))

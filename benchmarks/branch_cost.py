@@ -1,11 +1,11 @@
-"""What the confidence branch costs: the time of a training step with it against one without, on `compact`.
+"""The cost of the confidence branch: the time of a training step with and without it, on `compact`.
 
     python -m benchmarks.branch_cost
     python -m benchmarks.branch_cost --steps 40 --batch 500
 
-Two networks with the recipe's sizes take turns on the same synthetic images, so that whatever else the machine does
-falls on both alike; who goes first alternates. A step is what training does between two batches: forward, loss,
-backward, optimiser, budget. The goal is a ratio of at most 1.05.
+Two networks with the recipe's sizes take turns on the same synthetic images, so that other work on the machine affects
+both; which one goes first alternates. A step is what training does between two batches: forward, loss, backward,
+optimiser, budget. The goal is a ratio of at most 1.05.
 """
 
 import argparse
@@ -25,7 +25,7 @@ CLASSES, SIZE, GOAL = 10, 32, 1.05
 
 
 def make_step(recipe: Recipe, images: torch.Tensor, labels: torch.Tensor, *, with_branch: bool) -> Callable[[], None]:
-    """A function that trains a fresh network for one step."""
+    """A function that trains one new network for one step per call."""
     torch.manual_seed(0)
     network = build_network(recipe.network.name, CLASSES, SIZE, recipe.network.widths).train()
     settings = recipe.confidence
@@ -44,7 +44,7 @@ def make_step(recipe: Recipe, images: torch.Tensor, labels: torch.Tensor, *, wit
             loss = parts.total
             controller.update(parts.confidence.item())
         optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
         optimiser.step()
 
     return step
@@ -63,7 +63,8 @@ def measure(recipe: Recipe, batch: int, steps: int, warm_up: int = 2) -> tuple[l
     labels = torch.randint(CLASSES, (batch,), generator=generator)
     plain = make_step(recipe, images, labels, with_branch=False)
     branched = make_step(recipe, images, labels, with_branch=True)
-    without, with_branch = [], []
+    without: list[float] = []
+    with_branch: list[float] = []
     for turn in range(warm_up + steps):
         pair = [(plain, without), (branched, with_branch)]
         for step, times in pair if turn % 2 == 0 else reversed(pair):
@@ -73,18 +74,18 @@ def measure(recipe: Recipe, batch: int, steps: int, warm_up: int = 2) -> tuple[l
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description="Training step time with the confidence branch against without, on compact.",
+        description="Time of a training step with and without the confidence branch, on compact.",
         epilog="Example: python -m benchmarks.branch_cost --steps 20",
     )
-    parser.add_argument("--steps", type=int, default=30, help="measured steps of each network (default 30)")
-    parser.add_argument("--batch", type=int, default=None, help="images a step (default: the recipe's)")
+    parser.add_argument("--steps", type=int, default=30, help="measured steps per network (default 30)")
+    parser.add_argument("--batch", type=int, default=None, help="images per step (default: the recipe's)")
     options = parser.parse_args()
     recipe = load_recipe("compact-cifar10")
     batch = options.batch or recipe.optimiser.batch_size
     without, with_branch = measure(recipe, batch, options.steps)
     ratio = statistics.median(b / a for a, b in zip(without, with_branch, strict=True))
-    print(f"without the branch  {statistics.median(without) * 1e3:8.1f} ms a step (median)")
-    print(f"with the branch     {statistics.median(with_branch) * 1e3:8.1f} ms a step (median)")
+    print(f"without the branch  {statistics.median(without) * 1e3:8.1f} ms per step (median)")
+    print(f"with the branch     {statistics.median(with_branch) * 1e3:8.1f} ms per step (median)")
     print(
         f"ratio {ratio:.3f}: median of n={options.steps} pairs, batch {batch}, {torch.get_num_threads()} threads, "
         f"torch {torch.__version__}; goal: at most {GOAL}"

@@ -1,9 +1,9 @@
-"""What input preprocessing costs: one forward pass beside forward, backward and forward again, on one thread.
+"""The cost of input preprocessing: one forward pass against forward, backward and forward again, on one thread.
 
     python -m benchmarks.gradient_cost [NETWORK …] [--batch N …] [--rounds N]
 
-Both graphs run in turn, and each is credited with its best round in CPU time of this thread, so that other work on the
-machine falls on both or on neither. Weights are random: they do not change the cost.
+Both graphs run in turn. Each is judged by its best round in CPU time of this thread, so that other work on the machine
+affects both or neither. Weights are random: they do not change the cost.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 import warnings
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnxruntime
 import torch
@@ -22,6 +23,7 @@ from training.graphs.gradient import add_input_preprocessing
 from training.networks import add_confidence_branch, build_network
 
 GOAL = 3.6  # times the forward pass, for compact and VGG13
+Feeds = dict[str, npt.NDArray[np.generic]]
 
 
 def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -30,7 +32,7 @@ def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def cpu_milliseconds(graph: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray]) -> float:
+def cpu_milliseconds(graph: onnxruntime.InferenceSession, feeds: Feeds) -> float:
     start = time.thread_time()
     graph.run(None, feeds)
     return 1000 * (time.thread_time() - start)
@@ -42,7 +44,7 @@ def measure(name: str, size: int, batches: list[int], rounds: int) -> None:
     clean, perturbed = session(forward), session(add_input_preprocessing(forward))
     for batch in batches:
         image = np.random.default_rng(0).integers(0, 256, (batch, size, size, 3), dtype=np.uint8)
-        both = {"image": image, "epsilon": np.array(0.01, np.float32)}
+        both: Feeds = {"image": image, "epsilon": np.array(0.01, np.float32)}
         pairs = [(cpu_milliseconds(clean, {"image": image}), cpu_milliseconds(perturbed, both)) for _ in range(rounds)]
         once, thrice = (min(times) for times in zip(*pairs, strict=True))
         print(f"{name:32} {batch:5} {once:12.2f} {thrice:14.2f} {thrice / once:8.2f}", flush=True)
@@ -51,7 +53,7 @@ def measure(name: str, size: int, batches: list[int], rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", default=["compact", "vgg13"], metavar="NETWORK")
-    parser.add_argument("--size", type=int, default=32, help="of the images, in pixels")
+    parser.add_argument("--size", type=int, default=32, help="side of the images in pixels")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--rounds", type=int, default=20)
     arguments = parser.parse_args()

@@ -1,8 +1,8 @@
-"""How long the event loop stands still while a bundle is loaded in a thread: python -m benchmarks.loading_stall
+"""How long the event loop is blocked while a thread loads a bundle: python -m benchmarks.loading_stall
 
-A task that sleeps 1 ms at a time notes its longest gap: with nothing to do, while the files are hashed, and while each
-graph is opened and warmed up. If opening a session held the interpreter lock, the gap would be as long as the opening.
-The control computes for a second without the lock: what it costs the loop is the price of a busy CPU alone.
+A task that sleeps 1 ms at a time records its longest gap: while the thread sleeps, while it hashes the files, and while
+it opens and warms up each graph. If opening a session held the GIL, the gap would be as long as the opening. The
+control computes for a second without the GIL: its gap is the effect of a busy CPU alone.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ ROUNDS = 5
 
 
 async def watch_gaps(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds the work took in a thread, and the loop's longest gap meanwhile."""
+    """Seconds that the work takes in a thread, and the longest gap of the event loop in that time."""
     longest, task = 0.0, asyncio.create_task(asyncio.to_thread(work))
     started = last = time.perf_counter()
     while not task.done():

@@ -1,4 +1,4 @@
-"""What all metrics of one score cost: 10,000 in-distribution scores against 50,000 others, with and without ties.
+"""The cost of all metrics of one score: 10,000 in-distribution and 50,000 OOD scores, with and without ties.
 
 python -m benchmarks.metrics_cost [--rounds N]
 """
@@ -10,7 +10,9 @@ import statistics
 import time
 
 import numpy as np
+import numpy.typing as npt
 
+from service.model.scores import Floats
 from training.metrics.detection import (
     coverage_at_risk,
     detection_metrics,
@@ -23,7 +25,7 @@ INSIDE, OUTSIDE = 10_000, 50_000
 GOAL = 0.5  # seconds
 
 
-def all_metrics(inside: np.ndarray, outside: np.ndarray, right: np.ndarray, probability: np.ndarray) -> None:
+def all_metrics(inside: Floats, outside: Floats, right: npt.NDArray[np.bool_], probability: Floats) -> None:
     detection_metrics(inside, outside)
     selective_metrics(inside, right)
     risk_at_coverage(inside, right, 0.8)
@@ -33,7 +35,7 @@ def all_metrics(inside: np.ndarray, outside: np.ndarray, right: np.ndarray, prob
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description="Time of all detection and selective metrics of one score.",
+        description="Time to compute all detection and selective metrics of one score.",
         epilog="Example: python -m benchmarks.metrics_cost --rounds 20",
     )
     parser.add_argument("--rounds", type=int, default=10, help="measured rounds (default 10)")

@@ -1,1 +1,1 @@
-"""`make demo`: the gate and its alert at work, on a terminal, in a few minutes. See __main__.py."""
+"""`make demo`: shows the gate and its alert at work on a terminal, in a few minutes. Starts in __main__.py."""

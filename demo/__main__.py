@@ -1,8 +1,9 @@
 """`make demo`, or `python -m demo`: shows what a confidence gate is for.
 
-Starts the service on the shipped cifar10 model, and Prometheus with the shipped alert rules if it is installed. Sends
-CIFAR-10 images, then a slowly growing share of something else. Shows the refused share against what calibration
-expects, when the alert fires, and how right the accepted answers are beside all answers. Ends with a picture.
+Starts the service with the shipped cifar10 model, and Prometheus with the shipped alert rules if it is installed. Sends
+CIFAR-10 images, then a slowly growing share of out-of-distribution (OOD) images. Shows the refused share and the share
+that calibration expects, when the alert fires, and the accuracy of accepted answers and of all answers. Ends with a
+picture.
 """
 
 import shutil
@@ -22,11 +23,11 @@ from demo.answers import write_lines
 from demo.errors import DemoError
 from demo.faster_rules import ALERT, timing, write_configuration
 from demo.images import KNOWN, foreign_images, known_images
+from demo.messages import print_result, print_start, write_summary
 from demo.picture import draw
 from demo.processes import ROOT, Child, address_of, gate_of, prometheus_address_of, start_prometheus, start_service
 from demo.run import Run
 from demo.screen import screen_for
-from demo.telling import tell_result, tell_start, write_summary
 from demo.traffic import Schedule, Traffic
 from demo.watching import OwnWatch, PrometheusWatch, Watch, changes
 
@@ -35,19 +36,19 @@ READ_EVERY_SECONDS = 0.5
 
 def demo(
     duration: Annotated[float, typer.Option(min=4, help="Seconds of traffic.")] = 210,
-    foreign: Annotated[str, typer.Option(help="What else is sent: fashion_mnist, uniform, gaussian, or the name of "
-                                              "a set in the data folder.")] = "fashion_mnist",
-    share: Annotated[float, typer.Option(min=0, max=1, help="The largest share of it.")] = 0.5,
-    rate: Annotated[float, typer.Option(min=1, max=1000, help="Images a second.")] = 40,
-    speed: Annotated[float, typer.Option(min=1, max=600, help="How many times faster than in production the alert "
-                                                              "rules' time runs.")] = 60,
-    out: Annotated[Path, typer.Option(help="Folder for picture, answers and logs; emptied of an earlier run's.")]
+    foreign: Annotated[str, typer.Option(help="The OOD images: fashion_mnist, uniform, gaussian, or the name of a "
+                                              "set in the data folder.")] = "fashion_mnist",
+    share: Annotated[float, typer.Option(min=0, max=1, help="The largest share of OOD images.")] = 0.5,
+    rate: Annotated[float, typer.Option(min=1, max=1000, help="Images per second.")] = 40,
+    speed: Annotated[float, typer.Option(min=1, max=600, help="How many times faster than in production "
+                                                              "time runs for the alert rules.")] = 60,
+    out: Annotated[Path, typer.Option(help="Folder for picture, answers and logs; overwrites those of an earlier run.")]
     = Path("runs/demo"),
-    data_root: Annotated[Path, typer.Option(help="Folder with NAME.npz sets, used where present.")] = Path("data"),
+    data_root: Annotated[Path, typer.Option(help="Folder with NAME.npz sets; used if present.")] = Path("data"),
     models: Annotated[Path, typer.Option(help="Folder with the bundles.")] = ROOT / "models",
-    prometheus: Annotated[str, typer.Option(help="The Prometheus program; an empty word for none.")] = "prometheus",
+    prometheus: Annotated[str, typer.Option(help="The Prometheus program; an empty string for none.")] = "prometheus",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the service; 0 takes any free one.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the order of images.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of the images.")] = 0,
 ) -> None:  # fmt: skip
     """Shows the gate and its alert at work."""
     console = Console()
@@ -69,7 +70,7 @@ def demo(
             children.append(stack.enter_context(start_prometheus(program, config, out / "prometheus.log")))
             prometheus_url = prometheus_address_of(children[-1])
             watch = PrometheusWatch(prometheus_url, gate, time_scale)
-        tell_start(console, gate, known, other, speed, time_scale, url, prometheus_url)
+        print_start(console, gate, known, other, speed, time_scale, url, prometheus_url)
         if isinstance(watch, PrometheusWatch):
             watch.wait_until_scraping()
         traffic.start()
@@ -81,17 +82,17 @@ def demo(
     write_lines(out / "readings.jsonl", (asdict(reading) for reading in run.readings))
     write_summary(run, out / "summary.json")
     draw(run, out / "demo.png")
-    tell_result(console, run, out)
+    print_result(console, run, out)
 
 
 def _emptied(folder: Path) -> Path:
-    """Without the configuration and the series of an earlier run."""
+    """The folder, without the configuration and the series of an earlier run."""
     shutil.rmtree(folder, ignore_errors=True)
     return folder.resolve()
 
 
 def follow(run: Run, traffic: Traffic, watch: Watch, console: Console, children: list[Child]) -> None:
-    """Reads and shows until the time is over. Ctrl-C ends it earlier, and what was seen is still drawn."""
+    """Reads and shows until the schedule is over. Ctrl-C ends the run earlier; its picture is still drawn."""
     with screen_for(console) as screen:
         try:
             while not is_over(run, traffic.elapsed):
@@ -101,18 +102,18 @@ def follow(run: Run, traffic: Traffic, watch: Watch, console: Console, children:
                 try:
                     reading = watch.read(traffic.elapsed)
                 except OSError:
-                    continue  # Prometheus had no time; the next reading tells the same
+                    continue  # Prometheus did not answer in time; the next reading covers this one
                 run.events += changes(run.readings[-1] if run.readings else None, reading)
                 run.readings.append(reading)
                 screen.update(run, traffic.elapsed)
         except KeyboardInterrupt:
-            console.print("stopped by hand")
+            console.print("interrupted")
         finally:
             traffic.stop()
 
 
 def is_over(run: Run, elapsed: float) -> bool:
-    """At the end of the schedule, or a little later: an alert that is on its way is waited for."""
+    """Whether the schedule has ended, and no alert is about to fire."""
     if elapsed < run.schedule.seconds:
         return False
     on_its_way = run.firing_at is None and any(
@@ -122,8 +123,8 @@ def is_over(run: Run, elapsed: float) -> bool:
 
 
 def main() -> None:
-    """Runs the command line; what goes wrong on purpose is one message and no traceback."""
-    # So that `kill` too ends the service and Prometheus.
+    """Runs the command line; a DemoError is one message and no traceback."""
+    # `kill` must end the service and Prometheus too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         typer.run(demo)

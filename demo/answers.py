@@ -1,7 +1,7 @@
-"""What was answered to each image, and what follows from it: the refused share, and accuracy with and without a gate.
+"""The answer to each image, and the shares computed from them: refused, and accuracy with and without a gate.
 
-A foreign image has no right class, so any answer to it is wrong: accepted it counts against the gate, and without
-a gate every one of them counts.
+An OOD image (`foreign` here) has no correct class, so any answer to it is wrong. With a gate only the accepted ones
+count as errors; without a gate all of them do.
 """
 
 import json
@@ -12,12 +12,12 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One image and its answer: a line of answers.jsonl."""
+    """One image and its answer; a line of answers.jsonl."""
 
-    at: float  # when it came, in seconds since the traffic began
-    source: str  # the set that the image is from
+    at: float  # seconds since the traffic began
+    source: str  # the name of the image's set
     index: int  # of the image in that set
-    truth: int | None  # its class; None for an image of another kind
+    truth: int | None  # its class; None for an OOD image
     class_id: int  # the model's class
     label: str
     confidence: float
@@ -34,7 +34,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Tally:
-    """Counts over some answers, and the shares that people ask for (None where there is nothing to divide by)."""
+    """Counts over some answers, and shares of them (None if there is nothing to divide by)."""
 
     images: int = 0
     foreign: int = 0
@@ -69,6 +69,7 @@ class Tally:
 
 
 def tally(answers: Iterable[Answer]) -> Tally:
+    """Counts the answers."""
     images = foreign = right = accepted = accepted_foreign = accepted_right = 0
     for answer in answers:
         images += 1
@@ -82,10 +83,10 @@ def tally(answers: Iterable[Answer]) -> Tally:
 
 
 def between(answers: Sequence[Answer], start: float, end: float) -> list[Answer]:
-    """Those that came after `start` and not after `end`. Looks from the newest on: the window is short."""
+    """The answers after `start` and up to `end`. Searches from the newest: the window is short."""
     found = []
     for answer in reversed(answers):
-        # Four senders write one list, so neighbours may be swapped by a moment.
+        # Four senders append to one list, so neighbours may be slightly out of order.
         if answer.at < start - 1:
             break
         if start < answer.at <= end:
@@ -94,7 +95,7 @@ def between(answers: Sequence[Answer], start: float, end: float) -> list[Answer]
 
 
 def write_lines(path: Path, rows: Iterable[object]) -> None:
-    """JSON, a row a line."""
+    """Writes rows as JSON lines."""
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -1,5 +1,5 @@
-"""What a person is told when the demonstration cannot go on."""
+"""The error that ends the demonstration."""
 
 
 class DemoError(Exception):
-    """One message that says what was wrong, what was expected and what to do."""
+    """Its message says what is wrong, what was expected and what to do."""

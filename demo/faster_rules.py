@@ -1,8 +1,8 @@
-"""The shipped alert rules with time running faster: every duration in them divided by one number, nothing else.
+"""The shipped alert rules with time running faster: every duration is divided by one number, nothing else changes.
 
-A demonstration cannot wait 15 minutes for an alert. So Prometheus gets a copy of docker/prometheus in which windows,
-offsets and `for` are `speed` times shorter. Thresholds, expressions and names stay. Intervals of scraping and
-evaluating shrink alike, but not below a second: a machine with other work may need that long for a scrape.
+A demonstration cannot wait 15 minutes for an alert. Prometheus therefore gets a copy of docker/prometheus in which
+windows, offsets and `for` are `speed` times shorter. Thresholds, expressions and names stay. The scrape and evaluation
+intervals become shorter too, but at least one second: a busy machine may need that long for a scrape.
 """
 
 import re
@@ -22,46 +22,48 @@ RATE = "confgate:policy_rejection_rate:10m"
 LEAST_INTERVAL_SECONDS = 1
 UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000}
 DURATION = re.compile(r"(?:\d+(?:ms|[smhdwy]))+")
-# Where PromQL has durations: [10m], [1h:1m], offset 15m. Names such as increase10m stand outside both.
+# Where PromQL has durations: [10m], [1h:1m], offset 15m. Names such as increase10m match neither.
 IN_EXPRESSION = re.compile(r"\[[^\]]*\]|\boffset\s+-?" + DURATION.pattern)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How long the watched alert looks back, and how long its condition must hold; in seconds of the demonstration."""
+    """The window of the watched alert, and how long its condition must hold; in seconds of the demonstration."""
 
     window: float
     hold: float
 
 
 def seconds(duration: str) -> float:
-    """1h30m → 5400."""
+    """Reads a Prometheus duration: 1h30m → 5400."""
     if not DURATION.fullmatch(duration):
-        raise DemoError(f"{duration!r} is no duration of Prometheus'")
+        raise DemoError(f"{duration!r} is not a Prometheus duration; expected one such as 1h30m")
     return sum(int(n) * UNITS[unit] for n, unit in re.findall(r"(\d+)(ms|[smhdwy])", duration)) / 1000
 
 
 def faster(duration: str, speed: float) -> str:
-    """A duration in Prometheus' words, `speed` times shorter."""
+    """A Prometheus duration, `speed` times shorter."""
     milliseconds = max(1, round(seconds(duration) * 1000 / speed))
     return f"{milliseconds // 1000}s" if milliseconds % 1000 == 0 else f"{milliseconds}ms"
 
 
 def faster_interval(duration: str, speed: float) -> str:
+    """A scrape or evaluation interval: shorter, but at least LEAST_INTERVAL_SECONDS."""
     return faster(duration, min(speed, seconds(duration) / LEAST_INTERVAL_SECONDS))
 
 
 def faster_expression(expr: str, speed: float) -> str:
+    """A PromQL expression with its durations shortened."""
     return IN_EXPRESSION.sub(lambda place: DURATION.sub(lambda found: faster(found[0], speed), place[0]), expr)
 
 
 def faster_rules(groups: dict[str, Any], speed: float) -> dict[str, Any]:
-    """One rules file, as read, with all its durations shortened."""
+    """One parsed rules file with all its durations shortened."""
     return {"groups": [_faster_group(group, speed) for group in groups["groups"]]}
 
 
 def timing(speed: float) -> Timing:
-    """Of the watched alert, out of the shipped files."""
+    """The timing of the watched alert, from the shipped rules."""
     rules = {rule.get("alert") or rule["record"]: rule for rule in _shipped_rules()}
     window = re.search(r"\[([^\]]+)\]", rules[RATE]["expr"])
     assert window is not None
@@ -75,7 +77,7 @@ def write_configuration(folder: Path, target: str, speed: float) -> Path:
     jobs = [job for job in config["scrape_configs"] if job["job_name"] == JOB]
     jobs[0]["static_configs"] = [{"targets": [target]}]
     config["scrape_configs"] = jobs
-    del config["alerting"]  # nobody to tell
+    del config["alerting"]  # there is no Alertmanager
     rules = folder / "rules"
     rules.mkdir(parents=True, exist_ok=True)
     for file in _rule_files():

@@ -1,8 +1,8 @@
-"""The images that are sent: CIFAR-10 with its labels, and something else that the model was never made for.
+"""The images that are sent: in-distribution ones (CIFAR-10 with its labels), and out-of-distribution (OOD) ones.
 
-A full set is used where `confgate-train data` has put one (DATA_ROOT/NAME.npz; its test part, which no model was
-trained or calibrated on). A clean clone has none: then the samples of tests/fixtures stand in, the first 200 images of
-the published test sets.
+The test part of a full set is used if `confgate-train data` has stored one (DATA_ROOT/NAME.npz); no model was trained
+or calibrated on it. A clean clone has none and uses the samples in tests/fixtures, the first 200 images of the
+published test sets.
 """
 
 import io
@@ -28,12 +28,12 @@ Images = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images of one kind, uint8 [N,H,W,3]; `labels` are there if they are of a kind the model knows."""
+    """The images of one set, uint8 [N,H,W,3]; `labels` is None if they are OOD."""
 
     name: str
     images: Images
     labels: tuple[int, ...] | None
-    where: str  # they come from, for people
+    where: str  # their origin, in words
 
     def __len__(self) -> int:
         return len(self.images)
@@ -45,7 +45,7 @@ class ImageSet:
 
 
 class Deck:
-    """Indices in random order; when all have been drawn they are shuffled and drawn again."""
+    """Draws indices in random order; reshuffles when all have been drawn."""
 
     def __init__(self, size: int, random: np.random.Generator) -> None:
         self._size, self._random = size, random
@@ -70,16 +70,16 @@ def known_images(data_root: Path) -> ImageSet:
 
 
 def foreign_images(name: str, data_root: Path, seed: int) -> ImageSet:
-    """Images of another kind: a set by name, or noise."""
+    """OOD images: a set by name, or noise."""
     if name in NOISE:
-        return ImageSet(name, _noise(name, seed), None, f"{NOISE_IMAGES:,} images made for this run")
+        return ImageSet(name, _noise(name, seed), None, f"{NOISE_IMAGES:,} images generated for this run")
     file = data_root / f"{name}.npz"
     sheet = SAMPLES / f"{name}.png"
     if name == KNOWN or not (file.is_file() or sheet.is_file()):
         stored = {path.stem for path in data_root.glob("*.npz")} | {"fashion_mnist"}
         known = ", ".join([*sorted(stored - {KNOWN}), *NOISE])
         reason = "is what the model knows" if name == KNOWN else f"is neither noise nor a file {file}"
-        raise DemoError(f"foreign images '{name}': that {reason}. There are: {known}.")
+        raise DemoError(f"--foreign {name} {reason}. There are: {known}.")
     if file.is_file():
         images, _ = _arrays(file, ("x_test", "x"), ())
         return ImageSet(name, images, None, f"the {len(images):,} test images in {file}")
@@ -92,7 +92,7 @@ def _where_samples(name: str, count: int) -> str:
 
 
 def _arrays(file: Path, images: tuple[str, ...], labels: tuple[str, ...]) -> tuple[Images, NDArray[np.int64] | None]:
-    """The first of the named arrays that the file holds, and its labels."""
+    """The first of the named arrays that the file has, and its labels."""
     try:
         with np.load(file, allow_pickle=False) as stored:
             key = next((key for key in images if key in stored), None)
@@ -115,7 +115,7 @@ def _sample_sheet(name: str) -> Images:
 
 
 def _noise(name: str, seed: int) -> Images:
-    """As the paper defines it: each value uniform, or with mean 0.5 and variance 1 and then clipped."""
+    """The paper's noise: each value uniform, or Gaussian with mean 0.5 and variance 1, then clipped."""
     random, shape = np.random.default_rng(seed), (NOISE_IMAGES, 32, 32, 3)
     if name == "uniform":
         return random.integers(0, 256, shape, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""The picture of a run: what was sent, what was refused, how right the rest was, and a few of the images."""
+"""The picture of a run: what was sent, what was refused, the accuracy of the rest, and a few of the images."""
 
 import io
 import textwrap
@@ -19,8 +19,8 @@ from demo.watching import ENDED, FIRING, PENDING, Reading
 INK, QUIET, GRID = "#22262b", "#6b7280", "#e5e7eb"
 GREEN, ORANGE, PURPLE, BLUE = "#15803d", "#d97706", "#7c3aed", "#1d4ed8"
 AMBER, RED = "#f59e0b", "#dc2626"
-LEAST_FOR_A_POINT = 30  # images in a window whose accuracy is drawn
-LABEL_WIDTH = 0.4  # of the time axis, for the words beneath a curve
+LEAST_FOR_A_POINT = 30  # accepted images that a window needs to be drawn
+LABEL_WIDTH = 0.4  # share of the time axis that the words beneath a curve take
 THUMBNAILS = 12
 FOOTNOTE_WIDTH = 165  # characters in a line as wide as the picture
 
@@ -50,7 +50,7 @@ def draw(run: Run, path: Path) -> None:
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=100)
     with Image.open(drawn) as picture:
-        # A third of the bytes, and no difference to see.
+        # A third of the bytes, with no visible difference.
         picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, "PNG", optimize=True)
 
 
@@ -64,8 +64,8 @@ def _headline(run: Run) -> str:
 def _subtitle(run: Run) -> str:
     gate, images = run.gate, len(run.answers)
     return (
-        f"{gate.model} version {gate.version}, policy {gate.policy} on {gate.score}; {images:,} images, one a request; "
-        f"every curve over the last {run.timing.window:g} s"
+        f"{gate.model} version {gate.version}, policy {gate.policy} on {gate.score}; "
+        f"{images:,} images, one per request; every curve covers the last {run.timing.window:g} s"
     )
 
 
@@ -89,7 +89,7 @@ def _draw_refused(axis: Axes, run: Run) -> None:
 
 
 def _draw_alert(axis: Axes, run: Run) -> None:
-    """Spans of the watched alert's states; the words beside their beginnings."""
+    """Shades the states of the watched alert, with a label at the start of each."""
     events = [event for event in run.events if event.alert == ALERT]
     for i, event in enumerate(events):
         end = events[i + 1].at if i + 1 < len(events) else run.ended_at
@@ -100,7 +100,7 @@ def _draw_alert(axis: Axes, run: Run) -> None:
     top = axis.get_ylim()[1]
     for state, colour, at in ((PENDING, AMBER, run.pending_at), (FIRING, RED, run.firing_at)):
         if at is not None:
-            late = at > 0.8 * run.ended_at  # no room on its right
+            late = at > 0.8 * run.ended_at  # no room on the right
             side, height = ("right", 0.85) if state == FIRING and late else ("left", 0.95)
             side = "right" if state == PENDING else side
             axis.axvline(at, color=colour, linewidth=1.4)
@@ -108,11 +108,11 @@ def _draw_alert(axis: Axes, run: Run) -> None:
             words = f"{'alert fires' if state == FIRING else 'alert pending'} {clock(at)}"
             axis.text(at + shift, top * height, words, color=colour, fontsize=10, fontweight="bold", va="top", ha=side)
     start = run.schedule.ramp[0]
-    axis.text(start - run.ended_at * 0.006, top * 0.06, "foreign images begin", color=QUIET, fontsize=9, ha="right")
+    axis.text(start - run.ended_at * 0.006, top * 0.06, "OOD images begin", color=QUIET, fontsize=9, ha="right")
 
 
 def _draw_accuracy(axis: Axes, windows: Sequence[tuple[Reading, Tally]]) -> None:
-    _title(axis, "Accuracy (a foreign image that is answered is a wrong answer)")
+    _title(axis, "Accuracy (any answer to an OOD image is wrong)")
     shown = [(reading.at, seen) for reading, seen in windows if seen.accepted >= LEAST_FOR_A_POINT]
     axis.set_ylim(0, 1.04)
     if not shown:
@@ -127,7 +127,7 @@ def _draw_accuracy(axis: Axes, windows: Sequence[tuple[Reading, Tally]]) -> None
         (plain, ORANGE, "everything, with no gate"),
     ):
         axis.plot(at, values, color=colour, linewidth=2)
-        beneath = values[at >= at[-1] * (1 - LABEL_WIDTH)].min()  # the curve, wherever the words are
+        beneath = values[at >= at[-1] * (1 - LABEL_WIDTH)].min()  # the lowest point of the curve above the words
         axis.text(
             at[-1], max(beneath - 0.04, 0.12), f"{words}: {percent(float(values[-1]), 0)} at the end",
             color=colour, fontsize=10, fontweight="bold", ha="right", va="top",
@@ -149,7 +149,7 @@ def _draw_mixture(axis: Axes, run: Run, windows: Sequence[tuple[Reading, Tally]]
 
 
 def _draw_images(figure: SubFigure, run: Run) -> None:
-    """The newest images of either decision, with the class that the model gave them."""
+    """The newest accepted and refused images, with the class that the model gave them."""
     rows = figure.subplots(2, THUMBNAILS + 1, width_ratios=[1.25, *[1] * THUMBNAILS])
     for row, accepted in zip(rows, (True, False), strict=True):
         for axis in row:
@@ -169,7 +169,7 @@ def _draw_image(axis: Axes, run: Run, answer: Answer) -> None:
 
 def _footnote(run: Run) -> str:
     lines = [
-        f"Over each thumbnail the class the model gave it, red where that is wrong. Alert {ALERT}: judged by "
+        f"Above each thumbnail: the class that the model gave it, red if wrong. Alert {ALERT}: judged by "
         f"{run.watched_by}, time {run.speed:g} × faster than in production.",
         f"Images: {run.known.where}; {run.foreign.where}." + (f" {run.reuse()}." if run.reuse() else ""),
     ]

@@ -15,7 +15,7 @@ from demo.errors import DemoError
 from demo.web import get_json
 
 ROOT = Path(__file__).parent.parent
-START_PATIENCE_SECONDS = 120
+START_TIMEOUT_SECONDS = 120
 LOG_LINES_SHOWN = 3
 
 
@@ -25,7 +25,7 @@ class Child:
     def __init__(self, name: str, command: Sequence[str], log: Path, env: dict[str, str] | None = None) -> None:
         self.name, self.log = name, log
         with log.open("w") as file:
-            # A session of its own: Ctrl-C is for the demonstration, which then ends its children in order.
+            # A session of its own: Ctrl-C goes to the demonstration, which then ends its children in order.
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env=env, stdout=file, stderr=file, stdin=subprocess.DEVNULL, start_new_session=True
             )
@@ -44,8 +44,8 @@ class Child:
             self._process.wait()
 
     def wait_for(self, pattern: str) -> str:
-        """The first group of what it says in its log once it is up."""
-        deadline = time.monotonic() + START_PATIENCE_SECONDS
+        """Waits until the log matches a pattern; returns the first group."""
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             ended = self._process.poll() is not None
             if (found := re.search(pattern, self._said())) is not None:
@@ -53,12 +53,12 @@ class Child:
             if ended:
                 raise DemoError(f"{self.name} did not start. {self._last_words()}")
             time.sleep(0.1)
-        raise DemoError(f"{self.name} was not ready after {START_PATIENCE_SECONDS} seconds. {self._last_words()}")
+        raise DemoError(f"{self.name} was not ready after {START_TIMEOUT_SECONDS} seconds. {self._last_words()}")
 
     def check(self) -> None:
-        """Says so if it ended by itself."""
+        """Raises if the program has ended by itself."""
         if (code := self._process.poll()) is not None:
-            raise DemoError(f"{self.name} ended in the middle of the run (exit code {code}). {self._last_words()}")
+            raise DemoError(f"{self.name} ended during the run (exit code {code}). {self._last_words()}")
 
     def _said(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
@@ -66,13 +66,13 @@ class Child:
     def _last_words(self) -> str:
         lines = self._said().splitlines()
         if taken := [line for line in lines if "address already in use" in line.lower()]:
-            return f"Its port is taken: name another one, or none to get a free one.\n{taken[-1]}"
+            return f"Its port is taken: choose another one, or 0 for any free one.\n{taken[-1]}"
         return "\n".join([f"The end of {self.log}:", *lines[-LOG_LINES_SHOWN:]])
 
 
 @dataclass(frozen=True)
 class Gate:
-    """The model that answers and the policy that decides, as /v1/models tells it."""
+    """The model that answers and the policy that decides, as /v1/models describes them."""
 
     model: str
     version: int
@@ -84,7 +84,7 @@ class Gate:
     evaluation: tuple[dict[str, Any], ...]
 
     def figure(self, metric: str, policy: str | None = None) -> dict[str, Any] | None:
-        """What the bundle says was measured on the model's own test images."""
+        """A figure from the bundle's evaluation on the model's own test images."""
         return next(
             (row for row in self.evaluation if row["metric"] == metric and row.get("policy") == policy
              and row.get("score") in (None, self.score) and row["data"] == f"{self.model} test"),
@@ -94,9 +94,9 @@ class Gate:
 
 def start_service(models: Path, model: str, port: int, log: Path) -> Child:
     command = [sys.executable, "-m", "service", "serve", "--models", str(models.resolve()), "--default-model", model]
-    # On the CPU, so that no alert about a missing GPU joins the one that is to be seen.
+    # On the CPU, so that no alert about a missing GPU fires beside the one to be shown.
     command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--no-access-log"]
-    # What somebody has set for another service of theirs is not meant for this one.
+    # Settings in the environment are meant for another service.
     env = {name: value for name, value in os.environ.items() if not name.startswith("CONFGATE_")}
     return Child("the service", command, log, env)
 
@@ -108,12 +108,12 @@ def start_prometheus(program: str, config: Path, log: Path) -> Child:
 
 
 def address_of(service: Child) -> str:
-    """http://127.0.0.1:PORT, once it serves."""
+    """http://127.0.0.1:PORT, once the service is up."""
     return service.wait_for(r"running on (http://[0-9.:]+)")
 
 
 def prometheus_address_of(prometheus: Child) -> str:
-    # The first line that names an address still has the 0 that was asked for.
+    # The first line with an address still has the requested port, 0.
     address = prometheus.wait_for(r"Listening on\D+?address=(127\.0\.0\.1:[1-9]\d*)")
     prometheus.wait_for(r"(Server is ready to receive web requests)")
     return f"http://{address}"

@@ -1,4 +1,4 @@
-"""Everything known about a run so far: what the screen shows and the picture draws."""
+"""The state of a run: what the screen shows and the picture draws."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,6 +13,8 @@ from demo.watching import FIRING, PENDING, Event, Reading
 
 @dataclass
 class Run:
+    """The settings of a run, and everything recorded so far."""
+
     gate: Gate
     known: ImageSet
     foreign: ImageSet
@@ -27,37 +29,37 @@ class Run:
 
     @property
     def ended_at(self) -> float:
-        """The end of the schedule, or of what was seen after it."""
+        """The end of the schedule, or the last reading or event after it."""
         seen = [reading.at for reading in self.readings[-1:]] + [event.at for event in self.events[-1:]]
         return max([self.schedule.seconds, *seen])
 
     def window(self, at: float) -> Tally:
-        """The answers of the alert's window before a moment."""
+        """Counts of the alert's window that ends at a moment."""
         return tally(between(self.answers, at - self.timing.window, at))
 
     @property
     def firing_at(self) -> float | None:
-        """When the watched alert fired first."""
+        """When the watched alert first fired."""
         return next((event.at for event in self.events if event.alert == ALERT and event.state == FIRING), None)
 
     @property
     def pending_at(self) -> float | None:
-        """When it began to be pending: the time that led to its firing, or, if it never fired, the last."""
+        """When the watched alert last became pending before it first fired, or before the end of the run."""
         end = self.ended_at if self.firing_at is None else self.firing_at
         found = [e.at for e in self.events if e.alert == ALERT and e.state == PENDING and e.at <= end]
         return found[-1] if found else None
 
     def reuse(self) -> str | None:
-        """What must be said where images were sent more than once."""
-        told = []
+        """A note if images were sent more than once."""
+        notes = []
         for kind in (self.known, self.foreign):
             sent = sum(answer.source == kind.name for answer in self.answers)
             if sent > len(kind):
-                told.append(f"{sent:,} {kind.name} images were sent from {len(kind):,} different ones")
-        return "; ".join(told) or None
+                notes.append(f"{sent:,} {kind.name} images were sent from {len(kind):,} different ones")
+        return "; ".join(notes) or None
 
     def summary(self) -> dict[str, Any]:
-        """summary.json: counted over the whole run, and over its last part with the largest foreign share."""
+        """summary.json: counts over the whole run, and over its last part with the largest share of OOD images."""
         ramp_end = self.schedule.ramp[1]
         last = [answer for answer in self.answers if answer.at > ramp_end]
         return {

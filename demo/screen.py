@@ -1,4 +1,4 @@
-"""The run as it goes: a live picture on a terminal, a plain line now and then where there is none."""
+"""Live output of a run: a chart on a terminal, plain lines elsewhere."""
 
 import math
 from typing import Protocol
@@ -21,10 +21,12 @@ BAR = 28
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 STATE_STYLES = {PENDING: "yellow", FIRING: "bold red", ENDED: "green"}
 BAND = "on grey23"
-PLAIN_LINES = 40  # in a run
+PLAIN_LINES = 40  # per run
 
 
 class Screen(Protocol):
+    """Shows the state of a run whenever it is updated."""
+
     def __enter__(self) -> "Screen": ...
     def __exit__(self, *problem: object) -> None: ...
     def update(self, run: Run, at: float) -> None: ...
@@ -53,7 +55,7 @@ class LiveScreen:
 
 
 class PlainLines:
-    """For logs: a line at regular times, and one whenever an alert changes."""
+    """For logs: a line at regular times, and one for every change of an alert."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -81,14 +83,14 @@ def _line(run: Run, at: float, reading: Reading) -> str:
     recent = run.window(at)
     band = "" if reading.tolerance is None else f" ± {reading.tolerance * 100:.1f}"
     return (
-        f"{clock(at):>5}  foreign {percent(recent.foreign_share, 0):>5}   refused {percent(reading.rate):>6}, "
+        f"{clock(at):>5}  OOD {percent(recent.foreign_share, 0):>5}   refused {percent(reading.rate):>6}, "
         f"expected {reading.expected * 100:.1f}{band} %{' OUTSIDE' if reading.outside else ''}   "
         f"accuracy: accepted {percent(recent.accuracy_of_accepted)}, no gate {percent(recent.accuracy_without_gate)}"
     )
 
 
 def drawing(run: Run, at: float, width: int, height: int) -> RenderableType:
-    """The whole block; on a low terminal with less in it."""
+    """The whole block; a low terminal gets a shorter one."""
     low = height < LOW_TERMINAL
     reading = run.readings[-1] if run.readings else None
     parts: list[RenderableType] = [_headline(run, at), _chart(run, width - 4, 0.1 if low else 0.05)]
@@ -103,14 +105,14 @@ def _headline(run: Run, at: float) -> Text:
     start, end = run.schedule.ramp
     share = run.schedule.foreign_share(at)
     what = f"{share * 100:.0f} % {run.foreign.name}, {100 - share * 100:.0f} % {run.known.name}"
-    phase = "only known images" if at < start else f"{'more and more' if at < end else 'many'} foreign images"
+    phase = "in-distribution only" if at < start else "more and more OOD images" if at < end else "many OOD images"
     recent = run.window(at)
     speed = recent.images / min(run.timing.window, max(at, 0.1))
     return Text.assemble(("now sending ", "bold"), f"{phase}: {what} ({speed:.0f} images/s)")
 
 
 def _chart(run: Run, width: int, step: float) -> Text:
-    """Refused share over time on its band, and below it the alert's state and the foreign share."""
+    """Refused share over time with its band, and below it the alert's state and the share of OOD images."""
     columns, total = width - AXIS, run.ended_at
     binned: list[Reading | None] = [None] * columns
     for reading in run.readings:
@@ -129,7 +131,7 @@ def _chart(run: Run, width: int, step: float) -> Text:
         text.append("\n")
     text.append("alert".ljust(AXIS))
     text.append_text(_alert_lane(run, columns, total))
-    text.append("\n" + "other".ljust(AXIS))
+    text.append("\n" + "OOD".ljust(AXIS))
     for column in range(columns):
         moment = (column + 0.5) * total / columns
         known = run.readings and moment <= run.readings[-1].at
@@ -139,13 +141,13 @@ def _chart(run: Run, width: int, step: float) -> Text:
 
 
 def _top(run: Run) -> float:
-    """Of the scale: what would be refused if every foreign image were, and some more."""
+    """The top of the scale: a little above the refused share if every OOD image were refused."""
     expected = run.gate.expected_rejection_rate
     return min(1.0, math.ceil((expected + run.schedule.largest_share * (1 - expected)) * 10 + 0.5) / 10)
 
 
 def _cell(reading: Reading | None, level: float, step: float, expected: float) -> tuple[str, str]:
-    """One character: `level` is the middle of what it stands for, and `step` how much that is."""
+    """One character, which stands for values of `level` ± half a `step`."""
 
     def here(value: float) -> bool:
         return level - step / 2 <= value < level + step / 2
@@ -165,7 +167,7 @@ def _alert_lane(run: Run, columns: int, total: float) -> Text:
         if event.alert == ALERT:
             first = min(columns - 1, max(0, int(event.at / total * columns)))
             lane[first:] = [marks[event.state]] * (columns - first)
-    if run.readings:  # nothing is known of later
+    if run.readings:  # later columns are unknown
         now = int(run.readings[-1].at / total * columns) + 1
         lane[now:] = [(" ", "")] * max(0, columns - now)
     return Text.assemble(*lane)

@@ -1,7 +1,7 @@
-"""Sends images at a steady pace, one a request, a share of them foreign: none at first, then slowly more.
+"""Sends images at a steady rate, one per request. The share of OOD images is zero at first and then grows slowly.
 
-The clock decides what is sent, not the count: on a machine that cannot keep the pace fewer images are sent, in the
-same mixture at the same time.
+The clock decides what is sent, not the count: a machine that cannot keep the rate sends fewer images, in the same
+mixture at the same time.
 """
 
 import http.client
@@ -18,18 +18,19 @@ from demo.answers import Answer
 from demo.images import Deck, ImageSet
 
 SENDERS = 4
-PATIENCE_SECONDS = 30
+TIMEOUT_SECONDS = 30
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A quarter of the time only known images, half of it a growing share of foreign ones, a quarter the largest."""
+    """A quarter of the time without OOD images, half with a growing share of them, a quarter with the largest."""
 
     seconds: float
     largest_share: float
 
     @property
     def ramp(self) -> tuple[float, float]:
+        """When the share of OOD images begins to grow, and when it is largest."""
         return self.seconds / 4, self.seconds * 3 / 4
 
     def foreign_share(self, at: float) -> float:
@@ -38,7 +39,7 @@ class Schedule:
 
 
 class Traffic:
-    """Senders in the background; `answers` grows as they are answered."""
+    """Senders in background threads; `answers` grows as answers arrive."""
 
     def __init__(
         self, address: tuple[str, int], known: ImageSet, foreign: ImageSet, schedule: Schedule, rate: float, seed: int
@@ -64,13 +65,13 @@ class Traffic:
             sender.start()
 
     def stop(self) -> None:
-        """Waits for the answers under way."""
+        """Stops sending, and waits for the requests in flight."""
         self._stop.set()
         for sender in self._senders:
-            sender.join(2 * PATIENCE_SECONDS)
+            sender.join(2 * TIMEOUT_SECONDS)
 
     def _send_all(self) -> None:
-        connection = http.client.HTTPConnection(*self._address, timeout=PATIENCE_SECONDS)
+        connection = http.client.HTTPConnection(*self._address, timeout=TIMEOUT_SECONDS)
         while True:
             slot, kind, index = self._next()
             if self._stop.wait(max(0.0, slot - self.elapsed)):
@@ -78,7 +79,7 @@ class Traffic:
             try:
                 answer = _ask(connection, kind.png(index))
             except (OSError, http.client.HTTPException) as problem:
-                connection.close()  # the next request opens it anew
+                connection.close()  # the next request opens it again
                 self._failed(type(problem).__name__)
                 continue
             if isinstance(answer, str):
@@ -99,7 +100,7 @@ class Traffic:
         connection.close()
 
     def _next(self) -> tuple[float, ImageSet, int]:
-        """The next moment to send at, and what. Lost time is not made up for by a burst."""
+        """The next moment to send, and the image. No burst makes up for lost time."""
         with self._turn:
             self._slot = max(self._slot + self._interval, self.elapsed)
             is_foreign = self._random.random() < self._schedule.foreign_share(self._slot)
@@ -113,7 +114,7 @@ class Traffic:
 
 
 def _ask(connection: http.client.HTTPConnection, png: bytes) -> dict[str, Any] | str:
-    """The answer to one image, or why there is none."""
+    """The answer to one image, or the reason why there is none."""
     connection.request("POST", "/v1/predict?top_k=1", png, {"Content-Type": "image/png"})
     response = connection.getresponse()
     body = response.read()

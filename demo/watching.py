@@ -1,7 +1,7 @@
-"""Watches the rejection rate, its band and the alerts: in Prometheus, or, where there is none, from the answers.
+"""Watches the rejection rate, its band and the alerts: in Prometheus, or from the answers if it is not installed.
 
-Both give the same kind of Reading. With Prometheus everything in it is Prometheus' own. Without, the demonstration
-works the rule's condition out itself; a test holds that formula to what Prometheus records.
+Both return a Reading. With Prometheus every value is its own. Without, the demonstration computes the rule's condition
+itself; a test compares that formula with what Prometheus records.
 """
 
 import math
@@ -15,32 +15,32 @@ from typing import Any, Protocol
 from demo.answers import Answer, between, tally
 from demo.errors import DemoError
 from demo.faster_rules import ALERT, RATE, Timing
-from demo.processes import START_PATIENCE_SECONDS, Gate
+from demo.processes import START_TIMEOUT_SECONDS, Gate
 from demo.web import get_json
 
 IMAGES = "confgate:policy_images:increase10m"
 EXPECTED = "confgate:policy_expected_rejection_rate"
 TOLERANCE = "confgate:policy_rejection_rate:tolerance"
 RECORDED = (RATE, IMAGES, EXPECTED, TOLERANCE)
-LEAST_IMAGES = 30  # the rule judges no window with fewer
+LEAST_IMAGES = 30  # the rule ignores windows with fewer
 
 PENDING, FIRING, ENDED = "pending", "firing", "ended"
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What is known at one moment; times are seconds since the traffic began."""
+    """The values at one moment; times are seconds since the traffic began."""
 
     at: float
     expected: float
-    rate: float | None = None  # refused share of the window
+    rate: float | None = None  # refused share in the window
     tolerance: float | None = None
     images: float = 0.0  # in the window
     alerts: dict[str, tuple[str, float]] = field(default_factory=dict)  # name → (pending or firing, since)
 
     @property
     def outside(self) -> bool:
-        """Whether the rate is off by more than the band, with enough images to say so."""
+        """Whether the rate is outside the band, with enough images to judge."""
         if self.rate is None or self.tolerance is None or self.images < LEAST_IMAGES:
             return False
         return abs(self.rate - self.expected) > self.tolerance
@@ -48,7 +48,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Event:
-    """An alert's state changed."""
+    """A change of an alert's state."""
 
     at: float
     alert: str
@@ -56,16 +56,18 @@ class Event:
 
 
 class Watch(Protocol):
+    """A source of readings."""
+
     source: str
 
     def begin(self, wall: float) -> None:
-        """Traffic begins now, at this time of the wall clock."""
+        """Traffic begins now, at this wall-clock time."""
 
     def read(self, at: float) -> Reading: ...
 
 
 class PrometheusWatch:
-    """Reads what Prometheus recorded, and its alerts."""
+    """Reads the recorded series and the alerts of Prometheus."""
 
     source = "Prometheus"
 
@@ -80,13 +82,13 @@ class PrometheusWatch:
         self._firing_since: dict[tuple[str, float], float] = {}
 
     def wait_until_scraping(self) -> None:
-        """Prometheus takes some seconds to find its target. Traffic before that would be seen by nobody."""
-        deadline = time.monotonic() + START_PATIENCE_SECONDS
+        """Waits for the first scrape, some seconds after the start: Prometheus would miss earlier traffic."""
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
         while not self._get("query", query=EXPECTED)["result"]:
             if time.monotonic() > deadline:
                 raise DemoError(
-                    f"Prometheus recorded nothing of the service in {START_PATIENCE_SECONDS} seconds. "
-                    f"{self._url}/targets says why; see also its log."
+                    f"Prometheus recorded nothing from the service in {START_TIMEOUT_SECONDS} seconds. "
+                    f"See {self._url}/targets and its log for the reason."
                 )
             time.sleep(0.2)
 
@@ -100,7 +102,7 @@ class PrometheusWatch:
         alerts = self._alerts(at)
         if not common:
             return Reading(at, self._gate.expected_rejection_rate, alerts=alerts)
-        # The newest moment at which all four were evaluated, so that they belong together.
+        # The newest moment at which all four series have a value.
         newest = max(common)
         now = {name: values[newest] for name, values in series.items()}
         return Reading(newest - self._began, now[EXPECTED], now[RATE], now[TOLERANCE], now[IMAGES], alerts)
@@ -110,7 +112,7 @@ class PrometheusWatch:
         for alert in self._get("alerts")["alerts"]:
             name, state = alert["labels"]["alertname"], alert["state"]
             since = datetime.fromisoformat(alert["activeAt"]).timestamp() - self._began
-            if state == FIRING:  # Prometheus says since when it is pending, and not since when it fires
+            if state == FIRING:  # Prometheus reports since when it is active, not since when it fires
                 since = self._firing_since.setdefault((name, since), at)
             if name not in alerts or state == FIRING:
                 alerts[name] = (state, since)
@@ -119,12 +121,12 @@ class PrometheusWatch:
     def _get(self, what: str, **query: str) -> Any:
         answer = get_json(f"{self._url}/api/v1/{what}?{urllib.parse.urlencode(query)}")
         if answer["status"] != "success":
-            raise DemoError(f"Prometheus refused {what}: {answer.get('error')}")
+            raise DemoError(f"Prometheus rejected {what}: {answer.get('error')}")
         return answer["data"]
 
 
 class OwnWatch:
-    """Without Prometheus: the condition of the one rule, from the answers. No other alert is judged."""
+    """Without Prometheus: judges the condition of the one rule from the answers, and no other alert."""
 
     source = "the demonstration itself, from the answers (no Prometheus)"
 
@@ -133,7 +135,7 @@ class OwnWatch:
         self._outside_since: float | None = None
 
     def begin(self, wall: float) -> None:
-        pass  # answers carry the time since then
+        pass  # answers carry their time since then
 
     def read(self, at: float) -> Reading:
         seen, expected = tally(between(self._answers, at - self._timing.window, at)), self._gate.expected_rejection_rate
@@ -154,14 +156,14 @@ class OwnWatch:
 
 
 def tolerance(rate: float, images: float, expected: float, calibration_images: float) -> float:
-    """What docker/prometheus/rules/rejection.yml allows: max(2 points, e / 4, 4 standard errors)."""
+    """The band of docker/prometheus/rules/rejection.yml: max(2 points, e / 4, 4 standard errors)."""
     pooled = (rate * images + expected * calibration_images) / (images + calibration_images)
     standard_error = math.sqrt(pooled * (1 - pooled) * (1 / images + 1 / calibration_images))
     return max(0.02, expected / 4, 4 * standard_error)
 
 
 def changes(before: Reading | None, now: Reading) -> list[Event]:
-    """What happened to the alerts between two readings."""
+    """The changes of the alerts between two readings."""
     past = before.alerts if before is not None else {}
     events = []
     for name, (state, since) in now.alerts.items():

@@ -1,15 +1,16 @@
-"""Asks a server on this machine for JSON."""
+"""JSON from a server on this machine."""
 
 import json
 import urllib.request
 from typing import Any
 
-PATIENCE_SECONDS = 10
+TIMEOUT_SECONDS = 10
 
-# Not through a proxy that the environment may name for the world outside.
+# Without the proxy that the environment may set for other hosts.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def get_json(url: str) -> Any:
-    with _DIRECT.open(url, timeout=PATIENCE_SECONDS) as response:
+    """The parsed body of a GET request."""
+    with _DIRECT.open(url, timeout=TIMEOUT_SECONDS) as response:
         return json.load(response)

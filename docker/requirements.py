@@ -1,6 +1,6 @@
-"""Prints what pyproject.toml requires with one extra, one requirement a line: python requirements.py cpu
+"""Prints what pyproject.toml requires with one extra, one requirement per line: python requirements.py cpu
 
-With it the image installs all packages before any code is copied.
+The image installs all packages from this list before any code is copied, so that a change of code keeps that layer.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""The limit: ONNX Runtime alone, one process, one batch after the other with nothing around it.
+"""The limit: ONNX Runtime alone, one process that runs one batch after another and nothing else.
 
     python -m benchmarks.serving.bare GRAPH --threads 1 --batch 1 8 32 --seconds 3
 
-Prints one JSON object; in a process of its own, so that it meets the same conditions as a server's.
+Prints a JSON list. It runs in a process of its own, under the same conditions as a server.
 """
 
 import argparse

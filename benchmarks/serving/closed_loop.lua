@@ -1,4 +1,4 @@
--- wrk: every connection sends the same request again as soon as it has its answer; the totals come out as JSON.
+-- wrk: every connection sends the same request again as soon as it has its answer; prints the totals as JSON.
 -- Arguments after `--`: content type, file with the body.
 
 function init(args)

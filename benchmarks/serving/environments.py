@@ -1,4 +1,4 @@
-"""One virtual environment for each peer, made with pip and kept in the benchmark's cache folder."""
+"""One virtual environment per peer, installed with pip and kept in the benchmark's cache folder."""
 
 import json
 import subprocess
@@ -9,11 +9,11 @@ from benchmarks.serving.servers import Server
 
 
 class InstallError(Exception):
-    """A peer could not be installed; says why."""
+    """A peer could not be installed; the message says why."""
 
 
 def python_of(server: Server, cache: Path) -> Path:
-    """The interpreter a server runs with; its environment is made if it is missing, or holds other packages."""
+    """The interpreter of a server. Creates its environment if that is missing or holds other packages."""
     if not server.packages:
         return Path(sys.executable)
     folder = cache / "envs" / server.name.lower().replace(" ", "-")
@@ -30,13 +30,13 @@ def python_of(server: Server, cache: Path) -> Path:
         ):
             if subprocess.run(command, stdout=output, stderr=subprocess.STDOUT).returncode:
                 last = log.read_text(errors="replace").strip().splitlines()[-1:]
-                raise InstallError(f"pip could not install {server.name}: {''.join(last)} (all of it: {log})")
+                raise InstallError(f"pip could not install {server.name}: {''.join(last)} (full log: {log})")
     done.write_text(json.dumps(list(server.packages)))
     return python.absolute()
 
 
 def versions(python: Path) -> dict[str, str]:
-    """What is installed beside an interpreter, by package."""
+    """The versions of the packages in an interpreter's environment, by name."""
     command = [str(python), "-m", "pip", "list", "--format", "json", "--disable-pip-version-check"]
     listed = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     return {package["name"].lower(): package["version"] for package in listed}

@@ -1,4 +1,4 @@
-"""One measurement: wrk asks a server in a closed loop, and /proc says what that cost."""
+"""One measurement: wrk drives a server in a closed loop, and /proc tells the CPU time and memory it took."""
 
 import http.client
 import json
@@ -16,11 +16,13 @@ SCRIPT = Path(__file__).with_name("closed_loop.lua")
 
 
 class LoadError(Exception):
-    """The client could not be run, or a server does not answer as it should."""
+    """wrk could not be run, or a server gave a wrong answer or none."""
 
 
 @dataclass(frozen=True)
 class Result:
+    """What one run of wrk measured."""
+
     concurrency: int
     images_per_request: int
     requests: int
@@ -43,36 +45,41 @@ class Result:
         return {**asdict(self), "images_per_second": self.images_per_second, "cpu_per_1000": self.cpu_per_1000}
 
 
+def wrk_program() -> str:
+    """The path of wrk, the load generator."""
+    program = shutil.which("wrk")
+    if program is None:
+        raise LoadError("wrk is not installed. Install the package wrk (Debian, Fedora, Homebrew)")
+    return program
+
+
 def drive(
     process: int, url: str, content_type: str, body: Path, concurrency: int, seconds: int, images: int = 1
 ) -> Result:
-    """wrk against one URL; the CPU time is that of the server's processes, the client's is not in it."""
-    wrk = shutil.which("wrk")
-    if wrk is None:
-        raise LoadError("wrk is not installed: it is a package of that name in Debian, Fedora and Homebrew")
-    command = [wrk, "-t1", f"-c{concurrency}", f"-d{seconds}s", "--timeout", "30s", "-s", str(SCRIPT), url]
+    """Runs wrk against one URL. The CPU time is that of the server's processes, without the client."""
+    command = [wrk_program(), "-t1", f"-c{concurrency}", f"-d{seconds}s", "--timeout", "30s", "-s", str(SCRIPT), url]
     before = cpu_seconds(process)
     outcome = subprocess.run([*command, "--", content_type, str(body)], capture_output=True, text=True)
     spent = cpu_seconds(process) - before
     line = next((text for text in outcome.stdout.splitlines() if text.startswith("RESULT ")), None)
     if outcome.returncode or line is None:
         raise LoadError(f"wrk failed: {outcome.stdout}{outcome.stderr}")
-    told = json.loads(line.removeprefix("RESULT "))
+    figures = json.loads(line.removeprefix("RESULT "))
     return Result(
         concurrency=concurrency,
         images_per_request=images,
-        requests=told["requests"],
-        seconds=told["seconds"],
-        p50_ms=told["p50_ms"],
-        p99_ms=told["p99_ms"],
+        requests=figures["requests"],
+        seconds=figures["seconds"],
+        p50_ms=figures["p50_ms"],
+        p99_ms=figures["p99_ms"],
         cpu_seconds=spent,
         resident_mb=resident_bytes(process) / 1e6,
-        errors=sum(told["errors"].values()),
+        errors=sum(figures["errors"].values()),
     )
 
 
 def ask(port: int, method: str, path: str, body: bytes = b"", content_type: str = "", timeout: float = 60) -> Any:
-    """One request outside of the measurements; returns status and body."""
+    """Sends one request outside the measurements; returns status and body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         connection.request(method, path, body or None, {"Content-Type": content_type} if content_type else {})
@@ -83,6 +90,7 @@ def ask(port: int, method: str, path: str, body: bytes = b"", content_type: str 
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], port: int, path: str, log: Path, seconds: float = 120) -> None:
+    """Polls a path until it answers 200; raises with the end of the log if the server does not get there."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if process.poll() is not None:
@@ -93,11 +101,11 @@ def wait_until_ready(process: subprocess.Popen[bytes], port: int, path: str, log
         except (OSError, http.client.HTTPException):
             pass
         time.sleep(0.1)
-    raise LoadError(f"it did not become ready; its log ends: {log.read_text(errors='replace')[-1500:]}")
+    raise LoadError(f"the server did not become ready; its log ends: {log.read_text(errors='replace')[-1500:]}")
 
 
 class Prober:
-    """Asks one path again and again on a connection of its own, and keeps how long each answer took."""
+    """Requests one path repeatedly on a connection of its own, and records how long each answer took."""
 
     def __init__(self, port: int, path: str, pause: float = 0.02) -> None:
         self.milliseconds: list[float] = []

@@ -1,7 +1,7 @@
-"""The network that every server runs: `compact` at half width on 32×32 images, as a bundle and as a plain ONNX file.
+"""The network that every server runs: `compact` at half width on 32×32 images, as a bundle and as an ONNX file.
 
-Its weights are random, from a fixed seed: they change the answers and not the cost. Half the width, because that
-network takes about one millisecond an image on one thread: a server's own cost shows, and still is not all there is.
+Its weights are random, from a fixed seed: they change the answers but not the cost. At half width the network takes
+about one millisecond per image on one thread: the overhead of a server is visible but does not dominate.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ from training.networks import add_confidence_branch, build_network
 NAME, VERSION, SIDE = "bench", 1, 32
 WIDTHS = (32, 128, 128)
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
-# Thresholds, labels and histograms are taken over from there: what they say does not matter here, that they exist does.
+# Source of the thresholds, labels and histograms: a bundle needs them, but their values do not matter here.
 PATTERN = Path(__file__).parents[2] / "models" / "fashion_mnist" / "1"
 
 
 def bench_bundle(models: Path) -> Path:
-    """MODELS/bench/1, made if it is not there; returns the bundle's folder."""
+    """The bundle's folder MODELS/bench/1; writes the bundle if it is missing."""
     target = models / NAME / str(VERSION)
     if target.exists():
         return load_bundle(target).folder

@@ -1,4 +1,4 @@
-"""How throughput and cost grow with concurrency (every server) and with the size of a batch (confgate, the limit)."""
+"""Charts of throughput and cost by concurrency (every server) and by batch size (confgate and the limit)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,13 +7,15 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from matplotlib.axes import Axes
 
-Curve = Mapping[int, tuple[float, float]]  # where → images/s, CPU seconds per 1,000 images
+Curve = Mapping[int, tuple[float, float]]  # concurrency or batch size → images/s, CPU seconds per 1,000 images
 COLOURS = ("#0b6e4f", "#c8553d", "#3d5a98", "#8a6f2c", "#7b4b94", "#555555")
 TITLES = ("images/s", "CPU seconds per 1,000 images")
 
 
 def draw(path: Path, servers: Mapping[str, Curve], request_sizes: Curve, bare: Curve) -> None:
+    """Writes the charts as PNG."""
     figure, axes = pyplot.subplots(2, 2, figsize=(11, 7.5), layout="constrained")
     for row, title in enumerate(TITLES):
         by_concurrency, by_batch = axes[row]
@@ -38,9 +40,7 @@ def draw(path: Path, servers: Mapping[str, Curve], request_sizes: Curve, bare: C
     pyplot.close(figure)
 
 
-def _plot(
-    axis: "pyplot.Axes", curve: Curve, which: int, label: str, colour: str, width: float, style: str = "-"
-) -> None:
+def _plot(axis: Axes, curve: Curve, which: int, label: str, colour: str, width: float, style: str = "-") -> None:
     axis.plot(
         list(curve),
         [value[which] for value in curve.values()],

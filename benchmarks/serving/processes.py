@@ -1,4 +1,4 @@
-"""A server as a process with all its descendants: CPU time and memory from /proc, and an end that leaves nothing."""
+"""A server as a process with its descendants: CPU time and memory from /proc, suspending, and a clean end."""
 
 import contextlib
 import os
@@ -10,11 +10,11 @@ from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-WAKING_SECONDS = 0.3
+RESUME_SECONDS = 0.3
 
 
 def family(root: int) -> list[int]:
-    """A process and all below it."""
+    """A process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -27,7 +27,7 @@ def family(root: int) -> list[int]:
 
 
 def cpu_seconds(root: int) -> float:
-    """User and system time of a process and its descendants, those that have ended included."""
+    """User and system time of a process and its descendants, including those that have ended."""
     total = 0
     for process in family(root):
         with contextlib.suppress(OSError):
@@ -36,6 +36,7 @@ def cpu_seconds(root: int) -> float:
 
 
 def resident_bytes(root: int) -> int:
+    """Resident memory of a process and its descendants."""
     total = 0
     for process in family(root):
         with contextlib.suppress(OSError):
@@ -44,7 +45,7 @@ def resident_bytes(root: int) -> int:
 
 
 def busy_share(seconds: float = 2.0) -> float:
-    """How much of all CPUs is in use right now: a benchmark on a busy machine measures the machine."""
+    """The share of all CPUs in use right now: on a busy machine a benchmark measures the other programs."""
 
     def ticks() -> tuple[int, int]:
         fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
@@ -57,13 +58,13 @@ def busy_share(seconds: float = 2.0) -> float:
 
 
 def _fields(process: int) -> list[str]:
-    """/proc/PID/stat from the state on; the name before it may hold anything."""
+    """The fields of /proc/PID/stat from the state on; the name before it may contain any character."""
     return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
 
 
 @contextlib.contextmanager
 def running(command: list[str], env: Mapping[str, str], folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The command in a session of its own; afterwards every process of that session is gone."""
+    """Runs the command in a session of its own, and ends every process of that session afterwards."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -80,23 +81,23 @@ def running(command: list[str], env: Mapping[str, str], folder: Path, log: Path)
             _end(process)
 
 
-def stand_still(root: int) -> None:
-    """Stops a process and its descendants until they are `awake`.
+def suspend(root: int) -> None:
+    """Stops a process and its descendants with SIGSTOP until they are `resumed`.
 
-    Some servers look for work without end while nobody asks them, and would take a core from the one that is measured.
+    Some servers poll for work while they are idle, and would take a core from the one that is measured.
     """
     _signal_all(root, signal.SIGSTOP)
 
 
 @contextlib.contextmanager
-def awake(root: int) -> Iterator[None]:
-    """What stands still runs inside this block."""
+def resumed(root: int) -> Iterator[None]:
+    """A suspended process and its descendants run inside this block."""
     _signal_all(root, signal.SIGCONT)
-    time.sleep(WAKING_SECONDS)
+    time.sleep(RESUME_SECONDS)
     try:
         yield
     finally:
-        stand_still(root)
+        suspend(root)
 
 
 def _signal_all(root: int, sign: signal.Signals) -> None:

@@ -1,4 +1,4 @@
-"""What was found, as results.json, results.md and cost.png; the goals are judged here and nowhere else."""
+"""The findings as results.json, results.md and cost.png, and the goals that they are judged by."""
 
 import json
 import os
@@ -33,6 +33,7 @@ class Cell:
 
 
 def cells_of(results: Iterable[Result], key: Callable[[Result], int]) -> dict[int, Cell]:
+    """One cell per value of `key`, in ascending order."""
     grouped: dict[int, list[Result]] = {}
     for result in results:
         grouped.setdefault(key(result), []).append(result)
@@ -55,6 +56,7 @@ def _cell(rounds: list[Result]) -> Cell:
 
 
 def bare_by_batch(findings: Findings, value: str) -> dict[int, float]:
+    """The median of one figure of bare ONNX Runtime, by batch size."""
     grouped: dict[int, list[float]] = {}
     for row in findings.bare:
         grouped.setdefault(int(row["batch"]), []).append(row[value])
@@ -69,7 +71,7 @@ class Goal:
 
 
 def goals(findings: Findings) -> list[Goal]:
-    """Only those that this run can judge: confgate and at least one peer must have been measured."""
+    """The goals that this run can judge; none unless confgate and at least one peer were measured."""
     tables = {name: cells_of(results, lambda r: r.concurrency) for name, results in findings.results.items()}
     ours = tables.pop(OURS, None)
     if not ours or not tables:
@@ -122,7 +124,7 @@ def goals(findings: Findings) -> list[Goal]:
 
 
 def _median_ratio(findings: Findings, peer: str, concurrency: int) -> float:
-    """confgate's images/s over the peer's, turn by turn: the two of a turn are seconds apart."""
+    """confgate's images/s divided by the peer's, turn by turn: the two of a turn were measured seconds apart."""
     ours, theirs = (
         [result.images_per_second for result in findings.results[name] if result.concurrency == concurrency]
         for name in (OURS, peer)
@@ -136,6 +138,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def conditions(findings: Findings) -> dict[str, Any]:
+    """The machine and the settings of the run."""
     model = next(
         (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "?"
     )
@@ -161,7 +164,7 @@ def markdown(findings: Findings) -> str:
         f"{facts['date']}, {facts['cpus']} cores of {facts['cpu']}, Python {facts['python']}; medians of "
         f"{facts['rounds']} turns of {facts['seconds']:g} s; "
         f"ONNX Runtime threads: {facts['onnxruntime_threads']}; "
-        f"other programs took {facts['busy_before']:.0%} of the CPUs just before.",
+        f"other programs used {facts['busy_before']:.0%} of the CPUs just before the run.",
         "",
         "| server | concurrency | requests/s | p50 ms | p99 ms | CPU s per 1,000 images | MB | errors | requests |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -190,8 +193,8 @@ def markdown(findings: Findings) -> str:
     lines += ["", "| server | version | ONNX Runtime | settings |", "|---|---|---|---|"]
     for name, about in findings.servers.items():
         settings = ", ".join(f"`{key}={value}`" for key, value in about["settings"].items())
-        told = "; ".join(part for part in (settings, about["note"]) if part)
-        lines.append(f"| {name} | {about['version']} | {about['onnxruntime']} | {told} |")
+        notes = "; ".join(part for part in (settings, about["note"]) if part)
+        lines.append(f"| {name} | {about['version']} | {about['onnxruntime']} | {notes} |")
     lines += [f"\n{name} could not be measured: {why}" for name, why in findings.failures.items()]
     return "\n".join(lines) + "\n"
 

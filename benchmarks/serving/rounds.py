@@ -1,6 +1,6 @@
-"""The rounds: all servers are up, and are woken and asked in turn for a second or two each, again and again.
+"""The rounds: all servers are up; each in turn is resumed and driven for a second or two, over and over.
 
-A shared machine may be half as fast in the next minute: what is to be compared is measured within seconds.
+A shared machine may be half as fast a minute later, so whatever is compared is measured within seconds.
 """
 
 import json
@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.serving.environments import InstallError, python_of, versions
 from benchmarks.serving.load import LoadError, Prober, Result, ask, drive, wait_until_ready
 from benchmarks.serving.network import bench_bundle
-from benchmarks.serving.processes import awake, busy_share, running, stand_still
+from benchmarks.serving.processes import busy_share, resumed, running, suspend
 from benchmarks.serving.servers import CONFGATE, MAX_BATCH, ROOT, Job, Server, environment_of
 from service.model.bundle import load_bundle
 from service.model.images import decode
@@ -29,15 +29,15 @@ from service.model.session import open_session
 
 PNG = ROOT / "examples" / "cat.png"
 WARM_UP_SECONDS = 1
-SATURATED = 32  # so many requests at once keep the inference thread busy: from here on it can be held against the limit
+SATURATED = 32  # requests in flight that keep the inference thread busy: from here on the limit is a fair comparison
 TOLERANCE = 1e-4
 LIVE = "/v2/health/live"
-PORTS_EACH = 10  # some servers open several
+PORTS_EACH = 10  # some servers open several ports
 
 
 @dataclass
 class Findings:
-    """Everything that was measured, and what could not be."""
+    """All measurements, and the servers that could not be measured."""
 
     threads: int
     rounds: int
@@ -46,7 +46,7 @@ class Findings:
     results: dict[str, list[Result]] = field(default_factory=dict)
     request_sizes: list[Result] = field(default_factory=list)
     bare: list[dict[str, float]] = field(default_factory=list)
-    # Concurrency → in each round, confgate's images/s as a share of ONNX Runtime's just before and just after.
+    # Concurrency → in each round, confgate's images/s as a share of ONNX Runtime's, the better of before and after.
     shares: dict[int, list[float]] = field(default_factory=dict)
     live_ms: list[float] = field(default_factory=list)
     live_failures: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Running:
-    """A server that is up, and its process."""
+    """A server that is up, and its process id."""
 
     server: Server
     job: Job
@@ -68,6 +68,8 @@ class Running:
 
 
 class Bench:
+    """The settings of a run, and the network with its expected answer."""
+
     def __init__(self, cache: Path, port: int, threads: int, seconds: int) -> None:
         self.cache, self.port, self.threads, self.seconds = cache, port, threads, seconds
         self.bundle = bench_bundle(cache / "models").resolve()
@@ -81,6 +83,7 @@ class Bench:
         request_sizes: Sequence[int],
         tune: bool,
     ) -> Findings:
+        """Measures all servers at all concurrencies, then what only confgate is measured for."""
         findings = Findings(self.threads, rounds, self.seconds, busy_share())
         ready = []
         for listed in servers:
@@ -103,53 +106,54 @@ class Bench:
             for concurrency in concurrencies:
                 findings.bare += self.measure_bare([*concurrencies, *request_sizes])
                 for number in range(rounds):
-                    # Another one begins each turn, so that none always follows the same one.
+                    # Each turn begins with a different server, so that none always follows the same one.
                     first = number % max(1, len(up))
                     for one in [*up[first:], *up[:first]]:
                         if one.server.name not in findings.failures:
-                            self._measure(one, concurrency, findings)
+                            self._record(one, concurrency, findings)
             for one in up:
                 if one.server is CONFGATE and one.server.name not in findings.failures:
-                    with awake(one.process):
+                    with resumed(one.process):
                         self._measure_alone(one, request_sizes, max(concurrencies), rounds, findings)
         return findings
 
     def _start_all(self, servers: Sequence[Server], stack: ExitStack, findings: Findings) -> list[Running]:
-        """All of them, each on ports of its own; only the one that is asked is awake."""
+        """Starts every server on ports of its own, and suspends it."""
         up: list[Running] = []
         for server in servers:
             try:
                 up.append(stack.enter_context(self.started(server, self.port + PORTS_EACH * len(up))))
-                stand_still(up[-1].process)
+                suspend(up[-1].process)
             except LoadError as error:
                 _note_failure(server, error, findings)
         return up
 
-    def _measure(self, one: Running, concurrency: int, findings: Findings) -> None:
+    def _record(self, one: Running, concurrency: int, findings: Findings) -> None:
         beside = one.server is CONFGATE and concurrency >= SATURATED
         limits = [self._limit()] if beside else []
         try:
-            result = self._drive(one, concurrency)
+            result = self.measure(one, concurrency)
         except LoadError as error:
             _note_failure(one.server, error, findings)
             return
         findings.results.setdefault(one.server.name, []).append(result)
         print(_line(one.server.name, result), flush=True)
         if beside:
-            # A shared machine is faster in one minute than in the next: the limit is measured before and after.
+            # The speed of a shared machine changes by the minute: the limit is measured before and after.
             limits.append(self._limit())
             share = result.images_per_second / max(limits)
             findings.shares.setdefault(concurrency, []).append(share)
 
-    def _drive(self, one: Running, concurrency: int) -> Result:
+    def measure(self, one: Running, concurrency: int) -> Result:
+        """One turn of a suspended server: resumes it, drives it with wrk, and suspends it again."""
         body = one.job.folder / "body"
-        with awake(one.process):
+        with resumed(one.process):
             return drive(one.process, one.url, one.server.content_type, body, concurrency, self.seconds)
 
     def _measure_alone(
         self, one: Running, sizes: Sequence[int], concurrency: int, rounds: int, findings: Findings
     ) -> None:
-        """What only confgate is asked: many images in one request, and whether it lives while it is saturated."""
+        """Measures what only confgate is measured for: many images per request, and liveness at saturation."""
         self._measure_request_sizes(one, sizes, rounds, findings)
         body = one.job.folder / "body"
         with Prober(one.job.port, LIVE) as prober:
@@ -158,7 +162,7 @@ class Bench:
         findings.live_failures += prober.failures
 
     def _measure_request_sizes(self, one: Running, sizes: Sequence[int], rounds: int, findings: Findings) -> None:
-        """Many images in one request, at a concurrency that keeps the queue filled."""
+        """Measures many images per request, at a concurrency that keeps the queue filled."""
         png = PNG.read_bytes()
         part = b'--x\r\nContent-Disposition: form-data; name="image"; filename="x"\r\n\r\n' + png + b"\r\n"
         form = "multipart/form-data; boundary=x"
@@ -167,13 +171,14 @@ class Bench:
             body.write_bytes(part * size + b"--x--\r\n")
             result = drive(one.process, one.url, form, body, max(2, 64 // size), self.seconds, images=size)
             findings.request_sizes.append(result)
-            print(_line(f"confgate, {size} images a request", result), flush=True)
+            print(_line(f"confgate, {size} images per request", result), flush=True)
 
     def _limit(self) -> float:
-        """What ONNX Runtime alone makes right now, with the batch sizes that a busy service forms."""
+        """Images/s of ONNX Runtime alone right now, at the batch sizes that a busy service forms."""
         return max(row["images_per_second"] for row in self.measure_bare((MAX_BATCH // 2, MAX_BATCH)))
 
     def measure_bare(self, batches: Sequence[int]) -> list[dict[str, float]]:
+        """Runs `benchmarks.serving.bare` for those batch sizes that the servers may form too."""
         sizes = [str(batch) for batch in sorted(set(batches)) if batch <= MAX_BATCH]
         command = [sys.executable, "-m", "benchmarks.serving.bare", str(self.bundle / "model.onnx")]
         command += ["--threads", str(self.threads), "--seconds", str(self.seconds / 3), "--batch", *sizes]
@@ -186,7 +191,7 @@ class Bench:
 
     @contextmanager
     def started(self, server: Server, port: int) -> Iterator[Running]:
-        """A server that is ready, warm, and was seen to answer rightly."""
+        """A server that is ready and warmed up, and whose answer was checked."""
         folder = (self.cache / "work" / server.name.lower().replace(" ", "-")).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         job = Job(python_of(server, self.cache), folder, self.bundle, port, self.threads)
@@ -203,7 +208,7 @@ class Bench:
 
     def _check(self, server: Server, job: Job, log: Path) -> None:
         status, answer = 0, b""
-        for _ in range(50):  # some are ready before their worker is
+        for _ in range(50):  # some servers are ready before their worker is
             status, answer = ask(job.port, "POST", server.path, (job.folder / "body").read_bytes(), server.content_type)
             if status == 200:
                 break
@@ -217,7 +222,7 @@ class Bench:
 
 
 def tuned(bench: Bench, server: Server, concurrencies: Sequence[int], seconds: int = 2) -> Server:
-    """The server with that of its batching settings which is best here: by requests/s, over all concurrencies alike."""
+    """The server with its best batching settings on this machine, by mean requests/s over all concurrencies."""
     best, found = 0.0, server
     for variant in server.variants:
         candidate, speeds = replace(server, settings=variant), []
@@ -226,8 +231,8 @@ def tuned(bench: Bench, server: Server, concurrencies: Sequence[int], seconds: i
                 result = drive(one.process, one.url, server.content_type, one.job.folder / "body", concurrency, seconds)
                 speeds.append(max(result.images_per_second, 0.1))
         score = statistics.geometric_mean(speeds)
-        told = ", ".join(f"{speed:.0f}" for speed in speeds)
-        print(f"tuning {server.name}: {dict(variant)}: {told} requests/s, mean {score:.0f}", flush=True)
+        listed = ", ".join(f"{speed:.0f}" for speed in speeds)
+        print(f"tuning {server.name}: {dict(variant)}: {listed} requests/s, mean {score:.0f}", flush=True)
         if score > best:
             best, found = score, candidate
     return found
@@ -239,7 +244,7 @@ def _note_failure(server: Server, error: Exception, findings: Findings) -> None:
 
 
 def _expected(bundle: Path) -> tuple[int, float]:
-    """What ONNX Runtime itself says of the PNG."""
+    """The class and confidence that ONNX Runtime itself gives the PNG."""
     opened = load_bundle(bundle)
     outputs = open_session(opened, "forward", "cpu", 1).run(
         decode(PNG.read_bytes(), opened.manifest.input, 10**7)[None]

@@ -1,7 +1,7 @@
-"""The servers that are compared: how each is started, asked and read.
+"""The servers that are compared: how to start each, what to send, and how to read its answer.
 
-One inference worker each, and in it as many ONNX Runtime threads as everybody has. `variants` are the batching settings
-among which a run chooses the best for its machine; the request is the cheapest form that the server reads.
+Each has one inference worker with the same number of ONNX Runtime threads. `variants` are the batching settings from
+which a run chooses the best for its machine. The request is the cheapest form that the server accepts.
 """
 
 import base64
@@ -20,7 +20,7 @@ MAX_BATCH = 32
 
 @dataclass(frozen=True)
 class Job:
-    """Where a server runs: its interpreter, a folder of its own, the network, and the first of three free ports."""
+    """Where a server runs: its interpreter, a folder of its own, the network, and the first of its free ports."""
 
     python: Path
     folder: Path
@@ -35,9 +35,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Server:
+    """One server and how to use it."""
+
     name: str
-    packages: tuple[str, ...]  # what pip installs into its own environment; none: the one this runs in
-    command: Callable[[Job, Mapping[str, str]], list[str]]  # from its settings; may write files into its folder
+    packages: tuple[str, ...]  # what pip installs into its environment; none: it runs in this one
+    command: Callable[[Job, Mapping[str, str]], list[str]]  # from its settings; may write files into the job's folder
     path: str
     content_type: str
     body: Callable[[bytes], bytes]
@@ -49,7 +51,7 @@ class Server:
 
 
 def environment_of(server: Server, job: Job) -> dict[str, str]:
-    """The variables every server gets, and its own settings."""
+    """The environment variables that every server gets, and its own settings."""
     return {
         "TMPDIR": str(job.folder.resolve()),
         "PYTHONPATH": str(HERE if server.packages else ROOT),
@@ -62,12 +64,12 @@ def environment_of(server: Server, job: Job) -> dict[str, str]:
     }
 
 
-# Pillow and ONNX Runtime in confgate's own versions, so that nobody decodes or computes with another one.
+# The versions of Pillow and ONNX Runtime that confgate has: all servers decode and compute with the same code.
 RUNTIME = ("onnxruntime==1.31.1", "pillow==13.0.0")
 
 
 def _confgate(job: Job, _: Mapping[str, str]) -> list[str]:
-    # Everything as it ships, its log line for each request included; only the threads are the benchmark's.
+    # As shipped, including the access log; only the number of threads is the benchmark's.
     flags = {"--models": job.bundle.parents[1], "--port": job.port, "--device": "cpu", "--threads": job.threads}
     return [str(job.python), "-m", "service", "serve", *(str(part) for flag in flags.items() for part in flag)]
 
@@ -97,7 +99,7 @@ def _mlserver(job: Job, settings: Mapping[str, str]) -> list[str]:
 
 
 def _torchserve(job: Job, settings: Mapping[str, str]) -> list[str]:
-    # What an earlier run left behind would be taken for a server that runs, and for a model to load.
+    # TorchServe would take files of an earlier run for a running server and for a model to load.
     (job.folder / ".model_server.pid").unlink(missing_ok=True)
     shutil.rmtree(job.folder / "logs", ignore_errors=True)
     store = job.folder / "store"
@@ -186,7 +188,7 @@ LITSERVE = Server(
 )
 TORCHSERVE = Server(
     name="TorchServe",
-    # PyYAML: its workers import it, and its package does not ask for it.
+    # PyYAML: its workers import it, but the package does not require it.
     packages=("torchserve==0.12.0", "torch==2.13.0", "pyyaml==6.0.3", *RUNTIME),
     command=_torchserve,
     path="/predictions/bench",

@@ -1,1 +1,1 @@
-"""The service at saturation, with good and hostile requests, for as long as one likes: `make soak`."""
+"""The service at saturation under valid and hostile requests, for as long as you like: `make soak`."""

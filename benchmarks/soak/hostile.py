@@ -1,4 +1,4 @@
-"""What clients send that should not, and what each of them must be answered: by name, in `KINDS`."""
+"""Hostile and invalid requests by name, each with the statuses that must answer it: `kinds`."""
 
 import asyncio
 import base64
@@ -19,12 +19,12 @@ Sender = Callable[[Address, str], Awaitable[Answer | None]]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of request, the statuses it may be answered with besides 429, and whether the client stays to hear it."""
+    """A kind of request, and the statuses that may answer it besides 429; none if the client disconnects first."""
 
     name: str
     send: Sender
     allowed: frozenset[int]
-    # The id cannot be read from what is not HTTP, or from a head that never ends.
+    # The service cannot read the id if the bytes are not HTTP or the head never ends.
     echoes_id: bool = True
 
 
@@ -35,7 +35,7 @@ def _noise(kind: str, size: tuple[int, int] = (200, 200)) -> bytes:
 
 
 def png_claiming(width: int, height: int) -> bytes:
-    """A PNG that says it is that large and holds almost nothing."""
+    """A PNG whose header claims that size and whose data is almost empty."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -46,7 +46,7 @@ def png_claiming(width: int, height: int) -> bytes:
 
 
 def webp_claiming(width: int, height: int) -> bytes:
-    """A WebP whose header asks for a canvas of that size."""
+    """A WebP whose header claims a canvas of that size."""
     size = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
     body = b"WEBPVP8X" + struct.pack("<I", 10) + b"\0\0\0\0" + size
     return b"RIFF" + struct.pack("<I", len(body)) + body
@@ -66,7 +66,7 @@ def _post(body: bytes, content_type: str = "image/png", target: str = PREDICT, *
 
 
 def _with_length(length: int, body: bytes = PNG, pieces: int = 1, seconds: float = 0.0) -> Sender:
-    """A Content-Length that is not the body's, or a body that takes its time."""
+    """A Content-Length that is not that of the body, or a body that is sent slowly."""
 
     async def send(address: Address, request_id: str) -> Answer | None:
         fields = {"X-Request-Id": request_id, "Content-Type": "image/png", "Content-Length": str(length)}
@@ -84,7 +84,7 @@ def _raw(data: bytes) -> Sender:
 
 
 def _leave_after(share: float) -> Sender:
-    """Hangs up after a share of its bytes: nobody is left to be answered, and nobody else may notice."""
+    """Disconnects after a share of the bytes. No answer is read, and other clients must not be affected."""
 
     async def send(address: Address, request_id: str) -> Answer | None:
         data = request(PREDICT, PNG, request_id=request_id)
@@ -102,9 +102,9 @@ def _json(*images: object) -> bytes:
 
 
 def kinds(body_seconds: float) -> tuple[Kind, ...]:
-    """All of them; `body_seconds` is what the service waits for a body.
+    """All kinds; `body_seconds` is how long the service waits for a body.
 
-    Where much is sent, or slowly, a machine that is busy enough makes it 408.
+    408 is also allowed where a body is large or slow: on a busy machine it may arrive too late.
     """
     good = base64.b64encode(PNG).decode()
     table: list[tuple[str, Sender, set[int]]] = [
@@ -139,11 +139,11 @@ def kinds(body_seconds: float) -> tuple[Kind, ...]:
     ]
     return (
         *(Kind(name, send, frozenset(allowed)) for name, send, allowed in table),
-        # The bytes after the announced ones are no HTTP: they may be what is answered, before the image is.
+        # The bytes after the announced ones are not HTTP: the service may answer them before the image.
         Kind("announced too little", _with_length(10), frozenset({400, 422}), echoes_id=False),
         *(Kind(name, _raw(data), frozenset(allowed), echoes_id=False) for name, data, allowed in nameless),
         *(
-            Kind(f"hang-up after {share:.0%}", _leave_after(share), frozenset(), echoes_id=False)
+            Kind(f"disconnect after {share:.0%}", _leave_after(share), frozenset(), echoes_id=False)
             for share in (0.02, 0.5, 1.0)
         ),
     )

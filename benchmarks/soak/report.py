@@ -1,4 +1,4 @@
-"""What a soak showed: judged by name, as a table, as JSON, and the memory as a picture."""
+"""The result of a soak: named findings, as Markdown and as JSON, and a chart of the memory."""
 
 import json
 from dataclasses import dataclass, field
@@ -17,6 +17,8 @@ WINDOW_SECONDS, GROWTH, LIVE_LIMIT_MS = 600.0, 0.05, 100.0
 
 @dataclass
 class Soak:
+    """Everything that a soak recorded."""
+
     seconds: float
     tally: Tally
     memory: list[tuple[float, int]]
@@ -29,13 +31,15 @@ class Soak:
 
 @dataclass(frozen=True)
 class Finding:
+    """One requirement, and whether it was met."""
+
     name: str
     met: bool
     detail: str
 
 
 def judge(soak: Soak, timed: bool = True) -> list[Finding]:
-    """What must hold; `timed` adds what a machine that is busy with other things cannot show."""
+    """All requirements; `timed` adds those that a machine busy with other work cannot show."""
     tally = soak.tally
     statuses = {status for counts in tally.by_kind.values() for status in counts}
     ours = sorted(status for status in statuses if status >= 500 and status != LATE)
@@ -46,15 +50,17 @@ def judge(soak: Soak, timed: bool = True) -> list[Finding]:
     slow = live[min(len(live) - 1, int(0.99 * len(live)))] if live else 0.0
     unanswered = tally.sent - tally.answered - tally.left
     findings = [
-        Finding("no 5xx of our making", not ours, f"{ours or 'none'}; {SHED} and {LATE} are by design"),
+        Finding("no unexpected 5xx", not ours, f"{ours or 'none'}; {SHED} and {LATE} are by design"),
         Finding(
             "one answer to each request",
             unanswered == 0,
-            f"{tally.sent:,} sent, {tally.answered:,} answered, {tally.left:,} hung up, {unanswered} neither",
+            f"{tally.sent:,} sent, {tally.answered:,} answered, {tally.left:,} disconnected, {unanswered} neither",
         ),
-        Finding("the right answer to each", tally.violation_count == 0, f"{tally.violation_count} were not"),
-        Finding("the log is calm", not soak.complaints, f"{len(soak.complaints)} errors in {soak.log_lines:,} lines"),
-        Finding("it ends as it should", soak.exit_code == 0, f"exit code {soak.exit_code} after SIGTERM"),
+        Finding("the correct answer to each", tally.violation_count == 0, f"{tally.violation_count} were wrong"),
+        Finding(
+            "no errors in the log", not soak.complaints, f"{len(soak.complaints)} errors in {soak.log_lines:,} lines"
+        ),
+        Finding("a clean exit", soak.exit_code == 0, f"exit code {soak.exit_code} after SIGTERM"),
     ]
     if not timed:
         return findings
@@ -63,7 +69,7 @@ def judge(soak: Soak, timed: bool = True) -> list[Finding]:
         Finding(
             "memory is flat",
             means is None or abs(growth) <= GROWTH,
-            f"first {window:.0f} s {means[0] / 1e6:.1f} MB, last {means[1] / 1e6:.1f} MB in the mean ({growth:+.1%})"
+            f"first {window:.0f} s {means[0] / 1e6:.1f} MB, last {means[1] / 1e6:.1f} MB on average ({growth:+.1%})"
             if means
             else "too short to say",
         ),
@@ -76,22 +82,23 @@ def judge(soak: Soak, timed: bool = True) -> list[Finding]:
 
 
 def write_report(soak: Soak, findings: list[Finding], out: Path) -> str:
+    """Writes the three files and returns the Markdown for the terminal."""
     out.mkdir(parents=True, exist_ok=True)
     tally = soak.tally
     lines = [
-        f"{soak.seconds:,.0f} s, {tally.sent:,} requests, {tally.images:,} images answered to proper ones "
-        f"({tally.images / soak.seconds:,.0f} a second).",
+        f"{soak.seconds:,.0f} s, {tally.sent:,} requests, {tally.images:,} images of valid requests classified "
+        f"({tally.images / soak.seconds:,.0f} per second).",
         "",
-        "| what | | found |",
+        "| requirement | met | found |",
         "|---|---|---|",
         *(f"| {f.name} | {'yes' if f.met else '**no**'} | {f.detail} |" for f in findings),
         "",
-        "| kind of request | answers (0: the client hung up) |",
+        "| kind of request | answers (0: the client disconnected) |",
         "|---|---|",
     ]
     for kind, counts in tally.by_kind.items():
-        told = ", ".join(f"{status} × {count:,}" for status, count in sorted(counts.items()))
-        lines.append(f"| {kind} | {told} |")
+        statuses_of_kind = ", ".join(f"{status} × {count:,}" for status, count in sorted(counts.items()))
+        lines.append(f"| {kind} | {statuses_of_kind} |")
     lines += [
         "",
         *(f"- {violation}" for violation in tally.violations),

@@ -1,4 +1,4 @@
-"""The clients: most ask properly and check their answers, some are hostile; together they keep the queue filled."""
+"""The clients: most send valid requests and check the answers, some are hostile; together they fill the queue."""
 
 import asyncio
 import io
@@ -13,8 +13,8 @@ from PIL import Image
 from benchmarks.soak.hostile import Kind, kinds
 from benchmarks.soak.wire import Address, Answer, Broken, connected, exchange, expect_end, new_id, read_answer, request
 
-# By design, under load: 429 says that the queue is full, 504 that a deadline has passed while an image waited.
 EXAMPLES = Path(__file__).parents[2] / "examples"
+# By design under load: the queue is full, or the deadline of an image passed in the queue.
 SHED, LATE = 429, 504
 LONGEST_VISIT = 50
 MAX_NOTED = 50
@@ -22,11 +22,11 @@ MAX_NOTED = 50
 
 @dataclass
 class Tally:
-    """What was sent, what came back, and everything that should not have been."""
+    """Counts of requests and answers, and every violation."""
 
     sent: int = 0
     answered: int = 0
-    left: int = 0  # clients that hung up on purpose
+    left: int = 0  # clients that disconnected on purpose
     images: int = 0
     by_kind: dict[str, Counter[int]] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Good:
-    """A proper request, and the labels that an idle service gives it."""
+    """A valid request, and the labels that an idle service answers."""
 
     target: str
     body: bytes
@@ -59,7 +59,7 @@ class Good:
 
 
 def good_bodies() -> list[tuple[bytes, str]]:
-    """Every format, a large image, and all of them as one form."""
+    """Every image format, a large image, and all of them as one form."""
     bodies: list[tuple[bytes, str]] = []
     for file in sorted(EXAMPLES.glob("*.png")):
         picture = Image.open(file).convert("RGB")
@@ -76,7 +76,7 @@ def good_bodies() -> list[tuple[bytes, str]]:
 
 
 async def good_requests(address: Address, models: Sequence[str]) -> list[Good]:
-    """Every body for every model; asked once while the service is idle, to know what is right."""
+    """Every body for every model, each sent once while the service is idle to learn the correct labels."""
     found = []
     for number, (body, content_type) in enumerate(good_bodies()):
         for model in models:
@@ -92,6 +92,8 @@ async def good_requests(address: Address, models: Sequence[str]) -> list[Good]:
 
 
 class Traffic:
+    """Valid and hostile clients against one service; `tally` counts what they see."""
+
     def __init__(self, address: Address, good: Sequence[Good], body_seconds: float, seed: int) -> None:
         self.tally = Tally()
         self._address = address
@@ -101,7 +103,7 @@ class Traffic:
         self._over = asyncio.Event()
 
     async def run(self, seconds: float, polite: int, hostile: int) -> None:
-        """All clients for that long; each ends after what it is doing."""
+        """Runs all clients for that long; each finishes the requests it has begun."""
         jobs = [asyncio.create_task(self._polite()) for _ in range(polite)]
         jobs += [asyncio.create_task(self._hostile()) for _ in range(hostile)]
         await asyncio.sleep(seconds)
@@ -109,6 +111,7 @@ class Traffic:
         await asyncio.gather(*jobs)
 
     async def every_kind_once(self) -> None:
+        """Sends every hostile kind once, all at the same time."""
         await asyncio.gather(*(self._offend(kind) for kind in self._kinds))
 
     async def _polite(self) -> None:
@@ -119,7 +122,7 @@ class Traffic:
                 self.tally.violate(f"proper request: {error!r}")
 
     async def _visit(self, requests: int) -> None:
-        """Some requests on one connection. Ids and the end of the connection show that each had one answer."""
+        """Several requests on one connection. Ids and the end of the connection show that each got one answer."""
         async with connected(self._address) as (reader, writer):
             for left in reversed(range(requests)):
                 last = left == 0 or self._over.is_set()

@@ -1,4 +1,4 @@
-"""The service under soak: its process, what its log says, and how its memory goes."""
+"""The service under soak: its process, the errors in its log, and its memory over time."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ SAMPLE_SECONDS = 1.0
 
 
 class WatchedService:
-    """`confgate serve` in a process of its own; of its log only what is wrong is kept."""
+    """`confgate serve` in a process of its own. Only the errors of its log are kept."""
 
     def __init__(self, models: Path, body_seconds: float, *flags: str) -> None:
         command = [sys.executable, "-m", "service", "serve", "--models", str(models), "--port", "0", "--device", "cpu"]
@@ -59,7 +59,7 @@ class WatchedService:
         self._threads[1].start()
 
     def stop(self) -> int:
-        """Ends it as an orchestrator would; a healthy service exits with 0."""
+        """Stops the service with SIGTERM, as an orchestrator does; returns its exit code."""
         self._stop.set()
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(120)
@@ -71,7 +71,7 @@ class WatchedService:
             if (found := re.search(r"running on http://[^ :]+:(\d+)", line)) is not None:
                 self.port = int(found[1])
                 self._listening.set()
-            if not _is_calm(line):
+            if _is_complaint(line):
                 self.complaints.append(line.strip())
         self._listening.set()
 
@@ -82,15 +82,16 @@ class WatchedService:
                 self.memory.append((time.monotonic() - started, resident_bytes(self.process.pid)))
 
 
-def _is_calm(line: str) -> bool:
+def _is_complaint(line: str) -> bool:
+    """Whether a line of the log is an error, or not JSON as it should be."""
     try:
-        return json.loads(line)["level"] not in ("error", "critical")
+        return json.loads(line)["level"] in ("error", "critical")
     except (ValueError, KeyError, TypeError):
-        return False
+        return True
 
 
 def window_means(memory: list[tuple[float, int]], seconds: float) -> tuple[float, float] | None:
-    """Mean resident bytes of the first and of the last `seconds`; None where the two would overlap."""
+    """Mean resident bytes of the first and of the last `seconds`; None if the two overlap."""
     if not memory or memory[-1][0] < 2 * seconds:
         return None
     end = memory[-1][0]

@@ -1,4 +1,4 @@
-"""HTTP as bytes on a socket: what a library would mend, refuse or retry is exactly what the soak must send and see."""
+"""HTTP as bytes on a socket: the soak must send and see what an HTTP library would repair, reject or retry."""
 
 import asyncio
 import contextlib
@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 _numbers = itertools.count(1)
 
 
 class Broken(Exception):  # noqa: N818 - the name says what happened
-    """The service did not answer as HTTP asks for; says how."""
+    """The service violated HTTP; the message says how."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ async def connected(address: Address) -> AsyncIterator[tuple[asyncio.StreamReade
 
 
 async def read_answer(reader: asyncio.StreamReader) -> Answer:
-    """One answer, by its Content-Length."""
+    """Reads one answer, by its Content-Length."""
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             top = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             first, *lines = top.rstrip("\r\n").split("\r\n")
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
@@ -84,19 +84,19 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
     except ConnectionError as error:
         raise Broken(f"the connection broke before an answer: {error!r}") from error
     except TimeoutError as error:
-        raise Broken(f"no answer within {PATIENCE_SECONDS:g} s") from error
+        raise Broken(f"no answer within {TIMEOUT_SECONDS:g} s") from error
     except (KeyError, ValueError) as error:
-        raise Broken(f"an answer that cannot be read: {error!r}") from error
+        raise Broken(f"the answer cannot be parsed: {error!r}") from error
     version, _, rest = first.partition(" ")
     if version != "HTTP/1.1":
-        raise Broken(f"an answer that begins {first[:80]!r}")
+        raise Broken(f"the answer is not HTTP/1.1; it begins {first[:80]!r}")
     return Answer(int(rest[:3]), headers, body)
 
 
 async def expect_end(reader: asyncio.StreamReader) -> None:
-    """After the last answer nothing more may come."""
+    """Checks that nothing follows the last answer."""
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             more = await reader.read()
     except ConnectionError:
         return
@@ -107,18 +107,18 @@ async def expect_end(reader: asyncio.StreamReader) -> None:
 
 
 async def exchange(address: Address, data: bytes, *, pieces: int = 1, seconds: float = 0.0) -> Answer:
-    """Sends bytes, slowly if asked, and reads the one answer they get and the end of the connection."""
+    """Sends bytes, in `pieces` over `seconds`, then reads the one answer and the end of the connection."""
     async with connected(address) as (reader, writer):
         answer = asyncio.ensure_future(read_answer(reader))
         step = -(-len(data) // pieces)
         for start in range(0, len(data), step):
             if answer.done() or writer.is_closing():
-                break  # it has said enough
+                break  # the service has answered already
             writer.write(data[start : start + step])
             if pieces > 1:
                 await asyncio.sleep(seconds / pieces)
         found = await answer
-        with contextlib.suppress(OSError):  # the service may have closed it already, as it was asked to
+        with contextlib.suppress(OSError):  # the service may have closed the connection already
             writer.write_eof()
         await expect_end(reader)
         return found

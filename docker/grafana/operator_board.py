@@ -1,14 +1,30 @@
-"""The operator's dashboard: is the service well, and does it refuse what its calibration expects it to?"""
+"""The operator's dashboard: is the service healthy, and does it refuse the share that calibration expects?"""
 
 from grafana_foundation_sdk.builders import dashboard
-from panels import MODEL, POLICY, SCORE, VERSION, band, dashed, frame, heat_map, limits, lines, number, quantile, query
+from panels import (
+    MODEL,
+    POLICY,
+    SCORE,
+    VERSION,
+    Panel,
+    Steps,
+    band,
+    dashed,
+    frame,
+    heat_map,
+    limits,
+    lines,
+    number,
+    quantile,
+    query,
+)
 
 LIVE = f"confgate:policy_rejection_rate:10m{{{POLICY}}}"
 EXPECTED = f"confgate:policy_expected_rejection_rate{{{POLICY}}}"
 TOLERANCE = f"confgate:policy_rejection_rate:tolerance{{{POLICY}}}"
-# A request that names no model we have is counted without one.
+# A request for an unknown model is counted with an empty label.
 REQUESTS = 'model=~"$model|"'
-PLAIN = [(None, "text")]
+PLAIN: Steps = [(None, "text")]
 
 
 def operator_board() -> dashboard.Dashboard:
@@ -30,7 +46,7 @@ def operator_board() -> dashboard.Dashboard:
     return board
 
 
-def _now() -> list:
+def _now() -> list[Panel]:
     return [
         number(
             "Ready",
@@ -79,7 +95,7 @@ def _now() -> list:
     ]
 
 
-def _traffic() -> list:
+def _traffic() -> list[Panel]:
     return [
         lines(
             "Requests by outcome",
@@ -102,7 +118,7 @@ def _traffic() -> list:
     ]
 
 
-def _gate() -> list:
+def _gate() -> list[Panel]:
     return [
         band(
             dashed(
@@ -146,7 +162,7 @@ def _gate() -> list:
     ]
 
 
-def _speed() -> list:
+def _speed() -> list[Panel]:
     shed = f'sum(rate(confgate_requests_total{{{REQUESTS},outcome="shed"}}[$__rate_interval]))'
     asked = f"sum(rate(confgate_requests_total{{{REQUESTS}}}[$__rate_interval]))"
     computing = f"sum(rate(confgate_inference_duration_seconds_sum{{{MODEL}}}[$__rate_interval]))"

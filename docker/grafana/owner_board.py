@@ -1,7 +1,7 @@
-"""The model owner's dashboard: is the data still that of calibration, and how does a new version compare?"""
+"""The model owner's dashboard: is the data still like that of calibration, and how does a new version compare?"""
 
 from grafana_foundation_sdk.builders import dashboard
-from panels import POLICY, SCORE, VERSION, dashed, frame, limits, lines, quantile, query
+from panels import POLICY, SCORE, VERSION, Panel, dashed, frame, limits, lines, quantile, query
 
 SHARE = f"confgate:confidence_share:1h{{{SCORE},source="
 
@@ -20,7 +20,7 @@ def owner_board() -> dashboard.Dashboard:
     return board
 
 
-def _drift() -> list:
+def _drift() -> list[Panel]:
     return [
         limits(
             lines(
@@ -66,7 +66,7 @@ def _drift() -> list:
     ]
 
 
-def _versions() -> list:
+def _versions() -> list[Panel]:
     return [
         lines(
             "Traffic by version",

@@ -1,8 +1,10 @@
-"""What both dashboards are made of: a few kinds of panel, query and variable, and the frame around them."""
+"""The parts of both dashboards: a few kinds of panel, query and variable, and the frame around them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, timeseries
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.cog.variants import Dataquery
 from grafana_foundation_sdk.models import common as common_models
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heatmap_models
@@ -10,8 +12,9 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 # The uid of provisioning/datasources/prometheus.yml.
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="prometheus")
-# (value from which a colour holds, colour); the first value is None: from minus infinity.
-Steps = list[tuple[float | None, str]]
+# (value from which a colour applies, colour); the first value is None: minus infinity.
+Steps = Sequence[tuple[float | None, str]]
+Panel = timeseries.Panel | stat.Panel | heatmap.Panel
 
 MODEL = 'model="$model"'
 VERSION = f'{MODEL},version=~"$version"'
@@ -20,7 +23,7 @@ POLICY = f'{SCORE},policy="$policy"'
 
 
 def frame(title: str, uid: str, description: str, several_versions: bool) -> dashboard.Dashboard:
-    """An empty dashboard with its variables, marks and links."""
+    """An empty dashboard with its variables, annotations and links."""
     loads = f"confgate_model_ready{{{MODEL}}} == 1 unless confgate_model_ready{{{MODEL}}} offset 1m == 1"
     versions = f"label_values(confgate_model_ready{{{MODEL}}}, version)"
     scores = f"label_values(confgate_policy_threshold{{{MODEL}}}, score)"
@@ -102,12 +105,12 @@ def band(panel: timeseries.Panel, lower: str, upper: str) -> timeseries.Panel:
 
 
 def dashed(panel: timeseries.Panel, pattern: str) -> timeseries.Panel:
-    """Draws series that are expectations, not measurements, as dashed lines."""
+    """Draws expected values as dashed lines, unlike measured ones."""
     return panel.override_by_regexp(pattern, [_option("custom.lineStyle", {"fill": "dash", "dash": [8, 8]})])
 
 
 def limits(panel: timeseries.Panel, steps: Steps) -> timeseries.Panel:
-    """Draws the steps' values as lines across the panel."""
+    """Draws the values of the steps as lines across the panel."""
     return panel.thresholds(_thresholds(steps)).thresholds_style(
         common.GraphThresholdsStyleConfig().mode(common_models.GraphThresholdsStyleMode.DASHED)
     )
@@ -171,7 +174,7 @@ def heat_map(title: str, description: str, unit: str, buckets: str, width: int =
 def variable(
     name: str, label: str, description: str, values: str, several: bool = False, newest: bool = False
 ) -> dashboard.QueryVariable:
-    """A choice among label values: the highest number first if `newest`, all of them at first if `several`."""
+    """A choice among label values: `newest` sorts the highest number first, `several` selects all by default."""
     sort = models.VariableSort.NUMERICAL_DESC if newest else models.VariableSort.ALPHABETICAL_ASC
     choice = (
         dashboard.QueryVariable(name)
@@ -191,7 +194,7 @@ def annotation(name: str, expr: str, color: str) -> dashboard.AnnotationQuery:
     return dashboard.AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(color).expr(expr)
 
 
-def _letters(queries: Iterable[prometheus.Dataquery]) -> list[prometheus.Dataquery]:
+def _letters(queries: Iterable[prometheus.Dataquery]) -> list[Builder[Dataquery]]:
     """Names queries A, B, C … as Grafana does."""
     return [one_query.ref_id(chr(ord("A") + i)) for i, one_query in enumerate(queries)]
 

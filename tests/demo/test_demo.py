@@ -44,7 +44,7 @@ def with_prometheus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str
 
 @pytest.fixture(scope="module")
 def without_prometheus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """On a terminal of 100 × 45 characters, with noise, where no program can be found."""
+    """On a terminal of 100 × 45 characters, with noise, and no program on the PATH."""
     out = tmp_path_factory.mktemp("without") / "out"
     ours, theirs = pty.openpty()
     said: list[bytes] = []
@@ -65,12 +65,12 @@ def _read_all(terminal: int, said: list[bytes]) -> None:
         while chunk := os.read(terminal, 65536):
             said.append(chunk)
     except OSError:
-        pass  # how a terminal says that its other side is closed
+        pass  # a terminal reports this way that its other side is closed
 
 
 @pytest.mark.parametrize("kind", ["with_prometheus", "without_prometheus"])
 def test_the_accuracy_told_is_that_of_the_recorded_answers(kind: str, request: pytest.FixtureRequest) -> None:
-    """Summary and screen have the accuracies that follow from answers.jsonl; a foreign image is always wrong."""
+    """Summary and screen have the accuracies that follow from answers.jsonl; an answer to an OOD image is wrong."""
     out, said = request.getfixturevalue(kind)
     answers = lines(out / "answers.jsonl")
     for answer in answers:
@@ -101,7 +101,7 @@ def test_a_run_ends_with_a_picture(kind: str, request: pytest.FixtureRequest) ->
 
 
 def test_prometheus_fires_the_shipped_alert(with_prometheus: tuple[Path, str]) -> None:
-    """The alert is silent before foreign images come, then pending, then firing, as Prometheus says."""
+    """The alert is silent before OOD images are sent, then pending, then firing, as Prometheus reports it."""
     out, said = with_prometheus
     summary = json.loads((out / "summary.json").read_text())
     assert summary["watched_by"] == "Prometheus"
@@ -110,7 +110,7 @@ def test_prometheus_fires_the_shipped_alert(with_prometheus: tuple[Path, str]) -
 
 
 def test_the_band_of_the_demonstration_is_that_of_the_rules(with_prometheus: tuple[Path, str]) -> None:
-    """What is computed where there is no Prometheus equals what Prometheus records from the shipped rules."""
+    """The band computed without Prometheus equals what Prometheus records from the shipped rules."""
     out, _ = with_prometheus
     readings = [reading for reading in lines(out / "readings.jsonl") if reading["rate"] is not None]
     assert len(readings) > 5
@@ -121,7 +121,7 @@ def test_the_band_of_the_demonstration_is_that_of_the_rules(with_prometheus: tup
 
 
 def test_without_prometheus_it_says_so(without_prometheus: tuple[Path, str]) -> None:
-    """Where there is no Prometheus the run says that and who judges the alert, and shows the rest live."""
+    """Without Prometheus the run says so, says who judges the alert, and shows the rest live."""
     out, said = without_prometheus
     assert "There is no `prometheus` on the PATH" in said
     assert not (out / "prometheus").exists()
@@ -131,7 +131,7 @@ def test_without_prometheus_it_says_so(without_prometheus: tuple[Path, str]) -> 
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
-    """A port that somebody else has ends the run with one message that says what to do."""
+    """A port in use ends the run with one message that says what to do."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run_demo(tmp_path / "out", "--port", str(port))
@@ -142,7 +142,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
 
 
 def test_unknown_foreign_images_are_refused(tmp_path: Path) -> None:
-    """A set that is not there, and the one that the model knows, are refused with what there is instead."""
+    """A missing set, and the in-distribution one, are rejected with a list of what is available."""
     done = run_demo(tmp_path / "out", "--foreign", "no-such-set")
     assert done.returncode == 2
     assert "fashion_mnist, uniform, gaussian" in done.stderr
@@ -151,7 +151,7 @@ def test_unknown_foreign_images_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_demonstration_needs_no_torch() -> None:
-    """It imports neither torch nor training, so that a newcomer installs little."""
+    """The demonstration imports neither torch nor training, so that a newcomer installs little."""
     program = "import json, sys, demo.__main__; print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"torch", "torchvision", "onnx", "training"} & set(json.loads(done.stdout))

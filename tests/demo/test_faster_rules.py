@@ -35,7 +35,7 @@ def test_every_duration_of_the_shipped_rules_is_divided_and_nothing_else_changes
 
 
 def test_durations_are_read_and_written_as_prometheus_does() -> None:
-    """Compound durations, subqueries and names that contain a duration are told apart."""
+    """Compound durations and subqueries are shortened; names that contain a duration stay."""
     assert seconds("1h30m") == 5400
     assert (faster("15m", 60), faster("5m", 600), faster("1d", 60)) == ("15s", "500ms", "1440s")
     assert faster_expression("a:rate10m[1h:1m] offset 15m > x[5m]", 60) == "a:rate10m[60s:1s] offset 15s > x[5s]"
@@ -49,7 +49,7 @@ def test_the_watched_alert_looks_back_and_holds_as_shipped() -> None:
 
 
 def test_promtool_accepts_the_configuration(tmp_path: Path) -> None:
-    """Prometheus' own checker finds configuration and rules right, also at a speed that does not divide evenly."""
+    """promtool accepts configuration and rules, also at a speed that does not divide evenly."""
     program = need("promtool")
     config = write_configuration(tmp_path, "127.0.0.1:1", 77)
     done = subprocess.run([program, "check", "config", str(config)], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What the deployment ships, as these tests see it: files, queries, and the programs that check them."""
+"""What the deployment ships: files, their queries, and the programs that check them."""
 
 import functools
 import json
@@ -19,7 +19,7 @@ PROMETHEUS = ROOT / "docker" / "prometheus"
 RULE_FILES = sorted((PROMETHEUS / "rules").glob("*.yml"))
 DASHBOARDS = sorted((GRAFANA / "dashboards").glob("*.json"))
 
-PATIENCE = 60  # seconds to wait for what comes within a few on an idle machine
+TIMEOUT_SECONDS = 60  # an idle machine needs a few
 
 # A string, or a name with its matchers. Possessive, so that a name never matches in part.
 TOKEN = re.compile(r'"[^"]*"|([a-zA-Z_:][\w:]*+)(\{[^}]*\})?+(\s*\()?')
@@ -41,7 +41,7 @@ class Selector(NamedTuple):
 
 
 def need(program: str) -> str:
-    """The path of a program. Who lacks it skips the test; in CI, where it must be, the test fails."""
+    """The path of a program. Without it the test is skipped; in CI, where it must be installed, the test fails."""
     path = shutil.which(program)
     if path is None and os.environ.get("CI") == "true":
         pytest.fail(f"{program} is not installed, and CI=true: this test may not be skipped")
@@ -50,9 +50,9 @@ def need(program: str) -> str:
     return path
 
 
-def wait_for(problem: Callable[[], Any], patience: float = PATIENCE) -> None:
-    """Asks until there is no problem any more, or patience ends."""
-    deadline = time.monotonic() + patience
+def wait_for(problem: Callable[[], Any], timeout: float = TIMEOUT_SECONDS) -> None:
+    """Polls until there is no problem, and fails with the last one after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
     while (last := problem()) and time.monotonic() < deadline:
         time.sleep(0.5)
     assert not last, last

@@ -78,7 +78,7 @@ def test_everything_becomes_healthy(stack: Stack) -> None:
         states.update((name, stack.inspect(name)) for name in PORTS)
         return [name for name, state in states.items() if state["State"]["Health"]["Status"] != "healthy"]
 
-    wait_for(not_healthy, patience=300)
+    wait_for(not_healthy, timeout=300)
     assert {state["RestartCount"] for state in states.values()} == {0}
 
 

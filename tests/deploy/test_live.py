@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import BLUE, GREEN, GREY, RED, Service, make_bundle
 from tests.deploy.shipped import (
-    PATIENCE,
     PROMETHEUS,
     RULE_FILES,
+    TIMEOUT_SECONDS,
     Query,
     dashboard_queries,
     need,
@@ -46,7 +46,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     load.start()
     yield running
     stop.set()
-    load.join(PATIENCE)
+    load.join(TIMEOUT_SECONDS)
     assert running.stop() == 0
 
 
@@ -81,19 +81,19 @@ def prometheus(watched: Service, tmp_path_factory: pytest.TempPathFactory) -> It
         stderr=log,
     )
     try:
-        with httpx.Client(base_url=f"http://{address}", timeout=PATIENCE) as client:
+        with httpx.Client(base_url=f"http://{address}", timeout=TIMEOUT_SECONDS) as client:
             wait_for(lambda: None if is_ready(client) else f"not ready: {(folder / 'log').read_text()}")
             yield client
     finally:
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT_SECONDS)
         log.close()
 
 
 def send_mixed_load(url: str, stop: threading.Event) -> None:
     """Known and unknown images under every score, in both versions, and requests that are wrong."""
     png = {"Content-Type": "image/png"}
-    with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+    with httpx.Client(base_url=url, timeout=TIMEOUT_SECONDS) as client:
         while not stop.wait(0.05):
             for image in (RED, GREEN, BLUE, GREY):
                 client.post("/v1/predict", content=image, headers=png, params={"version": 1})

@@ -1,29 +1,30 @@
-"""LitServe: JSON with base64 (it reads JSON and forms, no raw bodies), batched in its one inference process."""
+"""LitServe: JSON with base64 (it reads JSON and forms but no raw bodies), batched in its one inference process."""
 
 import base64
 import os
 
 import litserve
-from peers.classifier import Classifier
+
+from .classifier import Classifier, Pixels, Prediction
 
 
-class Api(litserve.LitAPI):
+class Api(litserve.LitAPI):  # type: ignore[misc]  # litserve is not installed here, so its class is Any
     def setup(self, device: str) -> None:  # noqa: ARG002 - the signature is LitServe's
         self.classifier = Classifier()
 
-    def decode_request(self, request: dict) -> object:
+    def decode_request(self, request: dict[str, str]) -> Pixels:
         return self.classifier.decode(base64.b64decode(request["image"]))
 
-    def batch(self, inputs: list) -> list:
+    def batch(self, inputs: list[Pixels]) -> list[Pixels]:
         return inputs
 
-    def predict(self, images: list) -> list[dict]:
+    def predict(self, images: list[Pixels]) -> list[Prediction]:
         return self.classifier.classify(images)
 
-    def unbatch(self, output: list[dict]) -> list[dict]:
+    def unbatch(self, output: list[Prediction]) -> list[Prediction]:
         return output
 
-    def encode_response(self, output: dict) -> dict:
+    def encode_response(self, output: Prediction) -> Prediction:
         return output
 
 

@@ -8,17 +8,18 @@ import numpy as np
 from mlserver import MLModel
 from mlserver.codecs import NumpyCodec
 from mlserver.types import InferenceRequest, InferenceResponse
-from peers.classifier import THRESHOLD, Classifier
+
+from .classifier import THRESHOLD, Classifier
 
 
-class Model(MLModel):
+class Model(MLModel):  # type: ignore[misc]  # mlserver is not installed here, so its class is Any
     async def load(self) -> bool:
         self.classifier = Classifier()
         self.in_thread = os.environ["MLSERVER_IN_THREAD"] == "1"
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        # In a thread the next batch can be read and gathered while this one is computed.
+        # A thread lets the server read and gather the next batch while this one is computed.
         if self.in_thread:
             return await asyncio.to_thread(self._answer, payload)
         return self._answer(payload)

@@ -1,17 +1,18 @@
-"""TorchServe: the raw PNG as body; its frontend gathers a batch and hands it to one worker."""
+"""TorchServe: the raw PNG as body; its frontend gathers a batch and passes it to one worker."""
 
 import json
+from collections.abc import Mapping
 
+# Absolute: TorchServe loads this file by itself, outside of its package.
 from peers.classifier import Classifier
 
 
 class Handler:
-    def __init__(self) -> None:
-        self.classifier: Classifier | None = None
+    classifier: Classifier
 
     def initialize(self, _: object) -> None:
         self.classifier = Classifier()
 
-    def handle(self, requests: list[dict], _: object) -> list[str]:
+    def handle(self, requests: list[Mapping[str, bytearray]], _: object) -> list[str]:
         images = [self.classifier.decode(bytes(request.get("body") or request["data"])) for request in requests]
         return [json.dumps(answer) for answer in self.classifier.classify(images)]

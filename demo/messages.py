@@ -1,4 +1,4 @@
-"""What is said before and after a run, and its summary as JSON."""
+"""The messages before and after a run, and its summary as JSON."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from demo.run import Run, clock, percent
 from demo.watching import LEAST_IMAGES
 
 
-def tell_start(
+def print_start(
     console: Console,
     gate: Gate,
     known: ImageSet,
@@ -23,29 +23,30 @@ def tell_start(
     url: str,
     prometheus_url: str | None,
 ) -> None:
+    """The model, the gate, the images, and who judges the alerts at which speed."""
     _say(console, f"model       {gate.model} version {gate.version}, served at {url}")
     _say(
         console,
         f"gate        policy {gate.policy} on {gate.score}; calibration expects it to refuse "
         f"{percent(gate.expected_rejection_rate)} (n = {gate.calibration_images:,})",
     )
-    _say(console, f"known       {known.name}: {known.where}")
-    _say(console, f"foreign     {foreign.name}: {foreign.where}")
+    _say(console, f"images      {known.name}: {known.where}")
+    _say(console, f"OOD images  {foreign.name}: {foreign.where}")
     if known.name == KNOWN and len(known) < 1000:
         _say(
             console,
-            f"            These {len(known)} are sent again and again, so accuracy is that on these {len(known)}, "
+            f"            The {len(known)} {known.name} images are sent again and again: accuracy is measured on them, "
             f"not on the whole test set.",
         )
-        if told := on_all_test_images(gate):
-            _say(console, f"            {told}")
+        if figures := on_all_test_images(gate):
+            _say(console, f"            {figures}")
     if prometheus_url is not None:
         _say(console, f"alerts      docker/prometheus/rules in a real Prometheus, {prometheus_url}/alerts")
     else:
         _say(
             console,
             f"alerts      There is no `prometheus` on the PATH (Debian: apt install prometheus). The demonstration "
-            f"works the condition of {ALERT} out itself, from the answers; no other alert is judged.",
+            f"computes the condition of {ALERT} itself, from the answers; it judges no other alert.",
         )
     _say(
         console,
@@ -56,29 +57,30 @@ def tell_start(
 
 
 def on_all_test_images(gate: Gate) -> str | None:
-    """What the bundle says about the whole test set."""
+    """The bundle's figures on the whole test set, if it has them."""
     plain, accepted = gate.figure("accuracy"), gate.figure("accepted_accuracy", gate.policy)
     if plain is None or accepted is None:
         return None
     return (
-        f"On all {plain['n']:,} the bundle says: {percent(plain['value'], 2)} with no gate, "
+        f"On all {plain['n']:,} the bundle has: {percent(plain['value'], 2)} with no gate, "
         f"{percent(accepted['value'], 2)} of the {accepted['n']:,} accepted."
     )
 
 
-def tell_result(console: Console, run: Run, out: Path) -> None:
+def print_result(console: Console, run: Run, out: Path) -> None:
+    """Accuracy, refused OOD images, the alert, and where the files are."""
     whole, last = tally(run.answers), tally(a for a in run.answers if a.at > run.schedule.ramp[1])
     _say(console, "")
-    _tell_accuracy(console, "whole run", whole)
+    _print_accuracy(console, "whole run", whole)
     if last.images:
-        _tell_accuracy(console, f"after {clock(run.schedule.ramp[1])}, {percent(last.foreign_share, 0)} foreign", last)
+        _print_accuracy(console, f"after {clock(run.schedule.ramp[1])}, {percent(last.foreign_share, 0)} OOD", last)
     _say(console, f"{run.foreign.name} refused: {percent(whole.foreign_refused_share)} (n = {whole.foreign:,})")
     _say(console, f"{ALERT}: {_alert(run)}, judged by {run.watched_by}")
     if reuse := run.reuse():
-        _say(console, f"note: {reuse}; figures are of these images.")
+        _say(console, f"note: {reuse}; the figures are of these images.")
     if run.failures:
-        told = ", ".join(f"{count} × {why}" for why, count in run.failures.items())
-        _say(console, f"note: requests without an answer, left out of all figures: {told}")
+        failures = ", ".join(f"{count} × {why}" for why, count in run.failures.items())
+        _say(console, f"note: requests without an answer, left out of all figures: {failures}")
     _say(console, f"picture: {out / 'demo.png'}; every answer: {out / 'answers.jsonl'}")
 
 
@@ -86,7 +88,7 @@ def write_summary(run: Run, path: Path) -> None:
     path.write_text(json.dumps(run.summary(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _tell_accuracy(console: Console, when: str, seen: Tally) -> None:
+def _print_accuracy(console: Console, when: str, seen: Tally) -> None:
     _say(
         console,
         f"accuracy, {when}: {percent(seen.accuracy_of_accepted, 2)} of what the gate accepted "
@@ -99,11 +101,11 @@ def _alert(run: Run) -> str:
     pending, firing = run.pending_at, run.firing_at
     if firing is not None:
         since = "" if pending is None else f"pending at {clock(pending)}, "
-        return f"{since}firing at {clock(firing)} (foreign images from {clock(run.schedule.ramp[0])} on)"
+        return f"{since}firing at {clock(firing)} (OOD images from {clock(run.schedule.ramp[0])} on)"
     if pending is not None:
         return f"pending at {clock(pending)}, and the run ended before it fired"
     fullest = max((reading.images for reading in run.readings), default=0)
-    few = f": it needs {LEAST_IMAGES} images in its window, and there were never more than {fullest:.0f}"
+    few = f": it needs {LEAST_IMAGES} images in its window, and there were at most {fullest:.0f}"
     return f"did not fire{few if fullest < LEAST_IMAGES else ''}"
 
 
