@@ -22,7 +22,7 @@ NOISE_CHUNK = 500  # images drawn at a time: floats of 10,000 large images would
 
 
 @dataclass(frozen=True)
-class OutsideImages:
+class OodImages:
     """`calibration` may set thresholds, `test` is reported on; no source photo is in both."""
 
     name: str
@@ -37,11 +37,11 @@ class OutsideImages:
         return tuple(part for part in self.made_of if part in substitutes)
 
 
-def load_outside(name: str, root: Path, size: int = 32, calibration: int = CALIBRATION_IMAGES) -> OutsideImages:
+def load_ood(name: str, root: Path, size: int = 32, calibration: int = CALIBRATION_IMAGES) -> OodImages:
     """One named set. `size` is that of noise, which can be made at any; photos come as they are stored."""
     if name == "all_images":
-        parts = [load_outside(part, root, size, calibration) for part in all_images_parts(root)]
-        return OutsideImages(
+        parts = [load_ood(part, root, size, calibration) for part in all_images_parts(root)]
+        return OodImages(
             name,
             _joined([part.calibration for part in parts]),
             _joined([part.test for part in parts]),
@@ -55,7 +55,7 @@ def load_outside(name: str, root: Path, size: int = 32, calibration: int = CALIB
         )
     chosen = calibration_indices(name, len(images), calibration)
     rest = np.setdiff1d(np.arange(len(images)), chosen)
-    return OutsideImages(name, images[chosen], images[rest], (name,))
+    return OodImages(name, images[chosen], images[rest], (name,))
 
 
 def calibration_indices(name: str, images: int, calibration: int = CALIBRATION_IMAGES) -> NDArray[np.int64]:
