@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from service.model.bundle import Input
 from service.errors import InvalidImage, TooLarge
+from service.model.bundle import Input
 from service.model.images import decode
 from training.errors import DataError
 

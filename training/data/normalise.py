@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.data.splits import Splits
 from training.data.folder import FolderImages
+from training.data.splits import Splits
 from training.recipe import Data
 
 # Of the photos that torchvision's pretrained weights were trained on.
@@ -24,6 +24,11 @@ def channel_statistics(images: np.ndarray | FolderImages) -> tuple[Tensor, Tenso
     mean, square = images.channel_moments() if isinstance(images, FolderImages) else _moments(images)
     std = np.sqrt(np.maximum(square - mean**2, 1e-6))
     return torch.tensor(mean, dtype=torch.float32), torch.tensor(std, dtype=torch.float32)
+
+
+def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """uint8 [N,H,W,3] → float32 [N,3,H,W] in channels-last memory, which CPU convolutions prefer."""
+    return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2)
 
 
 def _moments(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

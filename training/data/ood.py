@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.splits import Images, read_arrays
 from training.data.catalogue import ALL_IMAGES, CATALOGUE, how_to_get
 from training.data.listing import count_images
+from training.data.splits import Images, read_arrays
 from training.errors import DataError
 
 CALIBRATION_IMAGES = 1_000

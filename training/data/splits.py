@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from service.model.bundle import Input
 from service.model.images import fit_array
+from training.data.assign import Assignment, Share, assign, check_classes, check_labels
 from training.data.catalogue import CATALOGUE, how_to_get
 from training.data.folder import FileFacts, FolderImages, Watch, read_folder
-from training.data.assign import Assignment, Share, assign, check_classes, check_labels
 from training.errors import DataError, RecipeError
 from training.recipe import Data
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from training.data.normalise import normalise
 from training.data.splits import LabelledImages
-from training.learning.augment import normalise
 from training.networks import Classifier
 
 BATCH_PIXELS = 500 * 32 * 32

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from training.recipe import Augmentation
 
-__all__ = ["Augmentation", "augment", "cutout_mask", "flips", "normalise", "pad_images", "shrink_early"]
-
 
 def pad_images(images: Tensor, augmentation: Augmentation) -> Tensor:
     """All images with a border to crop from, once before training: [N,H,W,3] → [N,H+2p,W+2p,3]."""
@@ -76,11 +74,6 @@ def cutout_mask(batch: int, height: int, width: int, augmentation: Augmentation,
     in_columns = (offset_x >= 0) & (offset_x < size)
     hole = in_rows[:, :, None] & in_columns[:, None, :] & chosen[:, None, None]
     return ~hole
-
-
-def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """uint8 [N,H,W,3] → float32 [N,3,H,W] in channels-last memory, which CPU convolutions prefer."""
-    return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2)
 
 
 def shrink_early(images: Tensor, progress: float, augmentation: Augmentation) -> Tensor:

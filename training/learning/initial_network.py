@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from training.data.normalise import normalise
 from training.data.splits import Splits
 from training.errors import RecipeError
-from training.learning.augment import normalise, shrink_early
+from training.learning.augment import shrink_early
 from training.networks import Classifier, add_confidence_branch, build_network, whiten
 from training.recipe import Recipe
 

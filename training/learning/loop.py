@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.data.normalise import normalisation_for
+from training.data.normalise import normalisation_for, normalise
 from training.data.splits import Splits
 from training.errors import RecipeError
 from training.learning.accuracy import accuracy
-from training.learning.augment import normalise, shrink_early
+from training.learning.augment import shrink_early
 from training.learning.batches import Batch, Plan, make_batches, step_generator
 from training.learning.epoch_summary import EpochReport, EpochSummary, StepTotals
 from training.learning.hard_images import harden
@@ -32,8 +32,6 @@ from training.learning.runtime.ranks import Ranks
 from training.learning.runtime.scalars import Scalars
 from training.networks import Classifier
 from training.recipe import Recipe
-
-__all__ = ["EpochReport", "Run", "RunResult", "StepReport", "average_of"]
 
 LOGGED_STEPS = 2_000  # about so many lines of metrics.jsonl are steps, however long the run
 

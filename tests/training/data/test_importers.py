@@ -12,8 +12,8 @@ from PIL import Image
 from scipy.io import savemat
 
 from tests.training.command_line import coloured, confgate_train, write_folder, write_set
-from training.data.splits import load_labelled
 from training.data.importers.named_sets import import_data_set
+from training.data.splits import load_labelled
 from training.errors import DataError
 
 RANDOM = np.random.default_rng(0)

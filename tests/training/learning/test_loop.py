@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from tests.training.command_line import write_folder, write_set
-from training.cli.fit import FitOptions, next_command
 from training.data.splits import LabelledImages, splits_for
 from training.errors import RecipeError
 from training.learning.batches import Plan, make_batches
 from training.learning.epoch_summary import EpochSummary, StepTotals
+from training.learning.fit import FitOptions, next_command
 from training.learning.initial_network import load_pretrained
 from training.learning.loop import Run
 from training.learning.loss import BudgetController

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from service.model.bundle import Input
 from service.errors import InvalidImage, TooLarge
+from service.model.bundle import Input
 from service.model.images import decode
-from training.data.splits import load_labelled, read_arrays
 from training.data.folder import MAX_PIXELS
 from training.data.importers.named_sets import save_arrays
+from training.data.splits import load_labelled, read_arrays
 from training.errors import DataError
 
 SIDE = 32

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from PIL import Image
 
-from service.model.bundle import Input
 from service.errors import InvalidImage, TooLarge
+from service.model.bundle import Input
 from service.model.images import decode
 from training.data.catalogue import CATALOGUE
 from training.data.folder import MAX_PIXELS, SUFFIXES, image_files, read_folder, sub_folders

@@ -12,10 +12,10 @@ from typing import Protocol
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from training.data.importers.cifar_batches import find_batches, read_batches
-from training.data.splits import Images
 from training.data.catalogue import CATALOGUE
+from training.data.importers.cifar_batches import find_batches, read_batches
 from training.data.importers.images import import_images
+from training.data.splits import Images
 from training.errors import DataError
 
 SIDE = 32

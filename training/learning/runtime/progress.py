@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, track
 
 from training.data.folder import FileFacts
-from training.learning.loop import EpochReport, Run, RunResult, StepReport
+from training.learning.epoch_summary import EpochReport
+from training.learning.loop import Run, RunResult, StepReport
 
 WARNINGS_SHOWN = 5
 

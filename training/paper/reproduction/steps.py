@@ -9,8 +9,8 @@ from rich.console import Console
 from service.model.bundle import load_bundle
 from training.bundles.from_run import make_bundle
 from training.calibration.policies import USUAL
-from training.cli.fit import FitOptions, default_workers, fit
 from training.errors import RecipeError
+from training.learning.fit import FitOptions, default_workers, fit
 from training.learning.runtime.execution import DeviceChoice, Precision
 from training.paper.reproduction.experiments import Training
 from training.recipe import parse_recipe
