@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from training.data.folder import FolderImages
 from training.data.splits import LabelledImages
 from training.errors import RecipeError
-from training.learning.augment import augment, cutout_mask, flips, pad_images
+from training.learning.augmentation.batch import augment, cutout_mask, flips, pad_images
 from training.recipe import Recipe
 
 
@@ -132,7 +132,7 @@ class FolderBatches(Dataset[Batch]):
         return iter(loader)
 
     def __getitem__(self, step: int) -> Batch:
-        from training.learning.photos import augment_photo  # torchvision: only where photos are streamed
+        from training.learning.augmentation.photo import augment_photo  # torchvision: only where photos are streamed
 
         indices, generator = self.plan.indices(step), step_generator(self.plan.seed, step, "step")
         dropout_seed = _draw_seed(generator)

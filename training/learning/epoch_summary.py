@@ -1,21 +1,10 @@
 """An epoch's figures, gathered step by step, and the collapse guard: when learned confidence loses its meaning."""
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from training.learning.loss import BudgetController
-
-
-@dataclass
-class EpochReport:
-    epoch: int
-    train_accuracy: float
-    train_wrong: int
-    validation_accuracy: float
-    confidence_loss: float
-    confidence_spread: float
-    confidence_weight: float
-    warnings: list[str] = field(default_factory=list)
+from training.learning.runtime.listener import EpochReport
 
 
 @dataclass

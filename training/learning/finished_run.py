@@ -9,8 +9,8 @@ import torch
 
 from training.data.splits import Splits, splits_for
 from training.errors import ExportError, RecipeError
-from training.learning.initial_network import commands_of
 from training.learning.optimiser import average_of
+from training.learning.pretrained import commands_of
 from training.networks import Classifier, add_confidence_branch, build_network
 from training.recipe import Recipe, parse_recipe
 

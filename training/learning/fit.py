@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,8 +13,9 @@ from rich.console import Console
 from training.data.splits import splits_for, unwatched
 from training.learning.loop import Run
 from training.learning.runtime.execution import DeviceChoice, Execution, Precision, choose_execution, faster_precision
-from training.learning.runtime.progress import show_training, watch_files
+from training.learning.runtime.progress import ProgressDisplay, watch_files
 from training.learning.runtime.ranks import Ranks, joined, local_rank
+from training.learning.runtime.scalars import Scalars
 from training.networks import check_network
 from training.recipe import Recipe, load_recipe
 
@@ -71,8 +73,10 @@ def _train(options: FitOptions, recipe: Recipe, execution: Execution, ranks: Ran
     changed = run.resume()
     if changed:
         console.print(f"[yellow]warning:[/yellow] {changed}", highlight=False)
+    display, scalars = ProgressDisplay(console, next_command(options, recipe)), Scalars(options.out / "tensorboard")
     try:
-        show_training(run, console, next_command(options, recipe))
+        with closing(display), closing(scalars):
+            run.train([display, scalars])
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on from the last checkpoint")
         raise  # typer ends the command with 130, which shells report for Ctrl-C

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from training.errors import RecipeError
 from training.learning.runtime.freed_memory import keep_freed_memory
+from training.networks import Output
 
 DeviceChoice = Literal["auto", "cuda", "cpu"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -40,7 +41,8 @@ class Execution:
         else:
             keep_freed_memory()
 
-    def faster(self, forward: nn.Module) -> Callable[..., object]:
+    def faster(self, forward: nn.Module) -> Callable[[Tensor], Output]:
+        """The network as each step calls it."""
         return torch.compile(forward) if self.compiled else forward
 
 

@@ -1,6 +1,5 @@
-"""The network a run begins with: fresh, whitened where it is `compact`, or with `--init` from weights of before."""
+"""`--init`: weights from a file, a state dict or the checkpoint of another run, and where they come from."""
 
-import copy
 import hashlib
 import json
 import pickle
@@ -11,14 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.data.normalise import normalise
-from training.data.splits import Splits
 from training.errors import RecipeError
-from training.learning.augment import shrink_early
-from training.networks import Classifier, add_confidence_branch, build_network, whiten
-from training.recipe import Recipe
-
-WHITENING_PIXELS = 5_000 * 32 * 32  # enough 2×2 patches for a 12×12 covariance, many times over
+from training.networks import Classifier
 
 
 @dataclass(frozen=True)
@@ -52,37 +45,6 @@ class Pretrained:
 
 def _shortened(names: tuple[str, ...], shown: int = 6) -> str:
     return ", ".join(names[:shown]) + (f" … {names[-1]}" if len(names) > shown else "")
-
-
-def fresh_network(recipe: Recipe, splits: Splits, seed: int, mean: Tensor, std: Tensor) -> Classifier:
-    """The recipe's network with weights that follow from the seed."""
-    torch.manual_seed(seed)
-    size = splits.train.images.shape[1]
-    network = build_network(recipe.network.name, len(splits.label_names), size, recipe.network.widths)
-    if recipe.confidence.enabled:
-        add_confidence_branch(network, *recipe.confidence.branch)
-    if recipe.network.name == "compact":
-        sample = torch.from_numpy(splits.train.images[: max(1, WHITENING_PIXELS // size**2)])
-        whiten(network, normalise(sample, mean, std))
-    _check_early_images(network, recipe, size)
-    return network
-
-
-def _check_early_images(network: Classifier, recipe: Recipe, size: int) -> None:
-    """Before training starts: not every network takes the smaller images that its first part would see."""
-    settings = recipe.augment
-    if settings.early_share == 0 or settings.early_scale == 1:
-        return
-    trial = copy.deepcopy(network).train()  # batch norms would remember what they see
-    small = shrink_early(torch.zeros(2, 3, size, size), 0.0, settings)
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            trial(small)
-    except RuntimeError as problem:
-        raise RecipeError(
-            f"augment.early_scale is {settings.early_scale}: the first images would be {small.shape[2]} pixels wide, "
-            f"and network {recipe.network.name} for {size} pixels does not take those. Use --set augment.early_share=0."
-        ) from problem
 
 
 def load_pretrained(network: Classifier, path: Path) -> Pretrained:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from training.data.normalise import normalise
-from training.learning.augment import augment, pad_images, shrink_early
+from training.learning.augmentation.batch import augment, pad_images, shrink_early
 from training.recipe import Augmentation
 
 
