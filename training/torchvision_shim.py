@@ -21,7 +21,7 @@ def _binary_loads() -> bool:
         return True  # nothing installed, nothing to repair: the import error will say so
     for library in Path(spec.origin).parent.glob("_C*.so"):
         try:
-            torch.ops.load_library(library)
+            torch.ops.load_library(library)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         except (OSError, RuntimeError):
             continue
         if _known("nms"):

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from service.cpus import usable_cpus
 from training.cli.options import DataRoot
 
 console = Console()
@@ -42,7 +43,7 @@ def fit(
 
     Two GPUs: `torchrun --nproc-per-node 2 -m training fit compact-cifar10 --out runs/cifar10`
     """
-    from training.learning.fit import FitOptions, default_workers
+    from training.learning.fit import FitOptions
     from training.learning.fit import fit as run_fit
 
     options = FitOptions(
@@ -57,7 +58,7 @@ def fit(
         device=device,
         precision=precision,
         compiled=compiled,
-        workers=default_workers() if workers is None else workers,
+        workers=usable_cpus() if workers is None else workers,
         checkpoint_seconds=checkpoint_seconds,
     )
     run_fit(options, console)

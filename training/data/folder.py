@@ -7,7 +7,6 @@ Layouts: ROOT/CLASS/**/IMAGE, or ROOT/train/CLASS/… with ROOT/test/CLASS/… (
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from service.cpus import usable_cpus
 from service.errors import InvalidImage, TooLarge
 from service.model.bundle import Input
 from service.model.images import decode
@@ -49,7 +49,7 @@ class FolderImages:
         chosen = [self.paths[i] for i in np.arange(len(self))[key]]
         if not chosen:
             return np.zeros((0, *self.shape[1:]), np.uint8)
-        with ThreadPoolExecutor(_threads()) as pool:
+        with ThreadPoolExecutor(usable_cpus()) as pool:
             return np.stack(list(pool.map(self.decode_one, chosen)))
 
     def decode_one(self, path: Path) -> NDArray[np.uint8]:
@@ -159,8 +159,12 @@ def image_files(folder: Path) -> Iterator[Path]:
 
 
 def _check(files: list[tuple[Path, int]], target: Input, watch: Watch) -> list[FileFacts]:
-    with ThreadPoolExecutor(_threads()) as pool:  # decoding releases the interpreter, so threads will do
-        facts = list(watch(pool.map(lambda file: _examine(*file, target), files), len(files)))
+    def examine(file: tuple[Path, int]) -> FileFacts:
+        path, label = file
+        return _examine(path, label, target)
+
+    with ThreadPoolExecutor(usable_cpus()) as pool:  # decoding releases the GIL, so threads are enough
+        facts = list(watch(pool.map(examine, files), len(files)))
     broken = [fact for fact in facts if fact.problem]
     if broken:
         shown = "; ".join(f"{fact.path}: {fact.problem}" for fact in broken[:5])
@@ -190,7 +194,3 @@ def _without_copies(facts: list[FileFacts], names: tuple[str, ...], root: Path) 
                 f"{fact.path.relative_to(root)} ('{names[fact.label]}'). Remove one of them."
             )
     return list(first.values()), len(facts) - len(first)
-
-
-def _threads() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -4,8 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from service.model.scores import Floats
 from training.data.folder import FolderImages
-from training.data.splits import Splits
+from training.data.splits import Images, Splits
 from training.recipe import Data
 
 # Of the photos that torchvision's pretrained weights were trained on.
@@ -19,7 +20,7 @@ def normalisation_for(data: Data, splits: Splits) -> tuple[Tensor, Tensor]:
     return channel_statistics(splits.train.images)
 
 
-def channel_statistics(images: np.ndarray | FolderImages) -> tuple[Tensor, Tensor]:
+def channel_statistics(images: Images | FolderImages) -> tuple[Tensor, Tensor]:
     """Exact over all pixels: by counting levels in an array, by the sums of the first pass over a folder."""
     mean, square = images.channel_moments() if isinstance(images, FolderImages) else _moments(images)
     std = np.sqrt(np.maximum(square - mean**2, 1e-6))
@@ -31,7 +32,7 @@ def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2)
 
 
-def _moments(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _moments(images: Images) -> tuple[Floats, Floats]:
     levels = np.arange(256) / 255
     means, squares = [], []
     for channel in range(3):

@@ -25,28 +25,15 @@ NOISE_CHUNK = 500  # images drawn at a time: floats of 10,000 large images would
 class OodImages:
     """`calibration` may set thresholds, `test` is reported on; no source photo is in both."""
 
-    name: str
     calibration: Images
     test: Images
-    made_of: tuple[str, ...]  # the sets it consists of: more than one for all_images
-
-    @property
-    def stand_ins(self) -> tuple[str, ...]:
-        """The parts that are not the paper's own: to be named wherever a figure is set beside the paper's."""
-        substitutes = {substitute for _, substitute in ALL_IMAGES}
-        return tuple(part for part in self.made_of if part in substitutes)
 
 
 def load_ood(name: str, root: Path, size: int = 32, calibration: int = CALIBRATION_IMAGES) -> OodImages:
     """One named set. `size` is that of noise, which can be made at any; photos come as they are stored."""
     if name == "all_images":
         parts = [load_ood(part, root, size, calibration) for part in all_images_parts(root)]
-        return OodImages(
-            name,
-            _joined([part.calibration for part in parts]),
-            _joined([part.test for part in parts]),
-            tuple(part.name for part in parts),
-        )
+        return OodImages(_joined([part.calibration for part in parts]), _joined([part.test for part in parts]))
     images = noise(name, size) if name in NOISE else _photos(name, root)
     if calibration and len(images) <= calibration:
         raise DataError(
@@ -55,7 +42,7 @@ def load_ood(name: str, root: Path, size: int = 32, calibration: int = CALIBRATI
         )
     chosen = calibration_indices(name, len(images), calibration)
     rest = np.setdiff1d(np.arange(len(images)), chosen)
-    return OodImages(name, images[chosen], images[rest], (name,))
+    return OodImages(images[chosen], images[rest])
 
 
 def calibration_indices(name: str, images: int, calibration: int = CALIBRATION_IMAGES) -> NDArray[np.int64]:

@@ -25,6 +25,7 @@ from training.recipe import Data
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
+Arrays = dict[str, NDArray[np.generic]]  # what NAME.npz holds
 
 FEW_CALIBRATION_IMAGES = 200
 DEFAULT_TEST_SHARE = 0.15  # of a set that has no test part of its own
@@ -41,8 +42,8 @@ class LabelledImages:
         return len(self.images)
 
     def take(self, indices: NDArray[np.int64]) -> "LabelledImages":
-        lazy = isinstance(self.images, FolderImages)
-        return LabelledImages(self.images.select(indices) if lazy else self.images[indices], self.labels[indices])
+        images = self.images.select(indices) if isinstance(self.images, FolderImages) else self.images[indices]
+        return LabelledImages(images, self.labels[indices])
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def _read_published(data: Data, root: Path, watch: Watch) -> _Published:
             raise DataError(f"the test part of {data.folder} holds no images. Add some, or remove the folder.")
         return _Published(LabelledImages(*read.train), test, read.label_names, hashlib.sha256(read.digest), read.notes)
     train, test, label_names = load_labelled(data.dataset, root)
-    return _Published(train, test, label_names, hashlib.sha256(np.ascontiguousarray(train.images).reshape(-1)))
+    return _Published(train, test, label_names, hashlib.sha256(np.ascontiguousarray(train.images).reshape(-1).data))
 
 
 def _test_share(data: Data, published: _Published) -> Share | None:
@@ -175,7 +176,7 @@ def _at_size(part: LabelledImages, target: Input) -> LabelledImages:
     return LabelledImages(resized, part.labels)
 
 
-def read_arrays(name: str, root: Path) -> dict[str, NDArray[np.generic]]:
+def read_arrays(name: str, root: Path) -> Arrays:
     """The arrays of one named set, checked for type and shape."""
     path = root / f"{name}.npz"
     if not path.is_file():
@@ -218,7 +219,7 @@ def load_labelled(name: str, root: Path) -> tuple[LabelledImages, LabelledImages
     return train, parts.get("test"), label_names
 
 
-def _label_names(name: str, arrays: dict[str, NDArray[np.generic]], labels: Labels) -> tuple[str, ...]:
+def _label_names(name: str, arrays: Arrays, labels: Labels) -> tuple[str, ...]:
     if "label_names" in arrays:
         return tuple(str(label) for label in arrays["label_names"])
     known = CATALOGUE.get(name)

@@ -4,7 +4,7 @@ So a resumed run repeats a step exactly, worker processes may be many or none, a
 of the same batch that one process would have seen.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from training.data.folder import FolderImages
-from training.data.splits import LabelledImages
+from training.data.splits import Images, LabelledImages, Labels
 from training.errors import RecipeError
 from training.learning.augmentation.batch import augment, cutout_mask, flips, pad_images
 from training.recipe import Recipe
@@ -97,9 +97,7 @@ def make_batches(part: LabelledImages, recipe: Recipe, plan: Plan, device: torch
 class ArrayBatches:
     """All images in memory, on the device that trains."""
 
-    def __init__(
-        self, images: np.ndarray, labels: np.ndarray, recipe: Recipe, plan: Plan, device: torch.device
-    ) -> None:
+    def __init__(self, images: Images, labels: Labels, recipe: Recipe, plan: Plan, device: torch.device) -> None:
         self.recipe, self.plan = recipe, plan
         self.padded = pad_images(torch.from_numpy(images), recipe.augment).to(device)
         self.labels = torch.from_numpy(labels)
@@ -120,9 +118,9 @@ class ArrayBatches:
 class FolderBatches(Dataset[Batch]):
     """Images decoded and augmented as they are needed; item k is the batch of step k."""
 
-    def __init__(self, images: FolderImages, labels: Sequence[int], recipe: Recipe, plan: Plan, workers: int) -> None:
+    def __init__(self, images: FolderImages, labels: Labels, recipe: Recipe, plan: Plan, workers: int) -> None:
         self.images, self.recipe, self.plan, self.workers = images, recipe, plan, workers
-        self.labels = torch.as_tensor(labels)
+        self.labels = torch.from_numpy(labels)
 
     def between(self, first_step: int, last_step: int) -> Iterator[Batch]:
         # batch_size None: one item is one batch, made whole by one worker; the loader hands them over in order.

@@ -80,8 +80,8 @@ def _trained_network(folder: Path, state: dict[str, Any], identity: dict[str, An
         network.load_state_dict(state["network"])
         return network.eval()
     averaged.load_state_dict(state["averaged"])
-    trained: Classifier = averaged.module
-    return trained.eval()
+    assert isinstance(averaged.module, Classifier)
+    return averaged.module.eval()
 
 
 def _same_splits(recipe: Recipe, identity: dict[str, Any], data_root: Path) -> Splits:

@@ -1,6 +1,5 @@
 """A training from its options to its end: the recipe, the images, the run, and what is shown of it."""
 
-import os
 import shlex
 from contextlib import closing
 from dataclasses import dataclass
@@ -103,8 +102,3 @@ def next_command(options: FitOptions, recipe: Recipe) -> str:
     if options.data_root != Path("data"):
         command += ["--data-root", str(options.data_root)]
     return shlex.join(command)
-
-
-def default_workers() -> int:
-    """One for each core this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -57,7 +57,9 @@ class Learner:
     @property
     def served_network(self) -> Classifier:
         """The weights to evaluate and export: the average where one is kept."""
-        return self.network if self.averaged is None else self.averaged.module
+        served = self.network if self.averaged is None else self.averaged.module
+        assert isinstance(served, Classifier)
+        return served
 
     @property
     def learning_rate(self) -> float:
@@ -77,7 +79,7 @@ class Learner:
             logits, z = self.forward(images)
         loss = self._loss(logits, z, labels, hinted)
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         # Hard images come after the ordinary ones. They count neither for accuracy nor for the budget.
         ordinary = len(batch.labels)
         totals = self._totals(logits[:ordinary], None if z is None else z[:ordinary], labels[:ordinary], loss)

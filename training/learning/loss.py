@@ -28,7 +28,7 @@ def confidence_loss(
     confidence_logit: Tensor,
     labels: Tensor,
     hinted: Tensor,
-    weight: float,
+    weight: float | Tensor,
     hints_for: Literal["network", "branch"] = "network",
 ) -> ConfidenceLoss:
     """L = L_t + λ·L_c; `hinted` [N] says which samples may ask for hints (half of them, in the paper).

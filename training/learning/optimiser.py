@@ -20,7 +20,8 @@ def average_of(network: Classifier, decay: float) -> AveragedModel | None:
     """A moving average of weights and batch-norm statistics, where the recipe asks for one."""
     if decay == 0:
         return None
-    return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+    update = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return AveragedModel(network, multi_avg_fn=update, use_buffers=True)
 
 
 def make_optimiser(network: Classifier, settings: Optimiser) -> torch.optim.Optimizer:
@@ -88,7 +89,7 @@ def orthogonal_like(matrix: Tensor) -> Tensor:
     """U·Vᵀ of the matrix's singular value decomposition, roughly: singular values end between about 0.7 and 1.2."""
     a, b, c = NEWTON_SCHULZ
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    x = wide / (wide.norm() + 1e-7)
+    x: Tensor = wide / (wide.norm() + 1e-7)
     for _ in range(NEWTON_SCHULZ_ROUNDS):
         square = x @ x.T
         x = a * x + (b * square + c * square @ square) @ x

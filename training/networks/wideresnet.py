@@ -30,7 +30,8 @@ class Block(nn.Module):
         activated = F.relu(self.norm1(x))
         # A shortcut that changes the shape starts from the activated input, as in the published code.
         kept = x if self.shortcut is None else self.shortcut(activated)
-        return kept + self.conv2(F.relu(self.norm2(self.conv1(activated))))
+        added: Tensor = self.conv2(F.relu(self.norm2(self.conv1(activated))))
+        return kept + added
 
 
 def check_wide_resnet(depth: int, widening: int) -> None:

@@ -13,6 +13,7 @@ is near 0 both without noise and at 10 %, and rises from there on. A larger budg
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +29,8 @@ BRANCH_HIDDEN = (100,)
 HINT_PROBABILITY = 0.5
 # The paper says "SGD" and no more; with these the networks learn XOR in 30 epochs, at every noise.
 LEARNING_RATE, MOMENTUM = 0.03, 0.9
-INITIAL_WEIGHT, RULE = 0.1, "sign"  # λ moves by 1 % a step, as in the authors' code
+INITIAL_WEIGHT = 0.1
+RULE: Literal["sign"] = "sign"  # λ moves by 1 % a step, as in the authors' code
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,12 @@ def train_stack(settings: Sequence[Setting], on_epoch: Callable[[], None] = lamb
     for _ in range(EPOCHS):
         order = torch.stack([torch.randperm(SAMPLES, generator=generator) for generator in generators])
         hints = torch.stack([torch.rand(SAMPLES, generator=generator) for generator in generators]) < HINT_PROBABILITY
-        for chosen, hinted in zip(order.split(BATCH, dim=1), hints.split(BATCH, dim=1), strict=True):
+        for chosen, hinted in zip(torch.split(order, BATCH, dim=1), torch.split(hints, BATCH, dim=1), strict=True):
             lambdas = torch.tensor([controller.weight for controller in controllers])
             total, l_c = vmap(losses)(weights, points[rows, chosen], labels[rows, chosen], hinted, lambdas)
             optimiser.zero_grad()
-            total.sum().backward()  # no network's loss depends on another's weights
+            # One sum is enough: no network's loss depends on another's weights.
+            total.sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             optimiser.step()
             for controller, value in zip(controllers, l_c.tolist(), strict=True):
                 controller.update(value)

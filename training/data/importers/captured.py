@@ -25,7 +25,7 @@ from service.model.bundle import Input
 from service.model.images import decode
 from training.data.folder import MAX_PIXELS
 from training.data.importers.named_sets import save_arrays
-from training.data.splits import load_labelled, read_arrays
+from training.data.splits import Images, load_labelled, read_arrays
 from training.errors import DataError
 
 SIDE = 32
@@ -223,7 +223,7 @@ def _extend(root: Path, name: str, folder: Path) -> Path:
     )
 
 
-def _stack(paths: list[Path], target: Input) -> np.ndarray:
+def _stack(paths: list[Path], target: Input) -> Images:
     return np.stack([decode(path.read_bytes(), target, MAX_PIXELS) for path in paths])
 
 

@@ -13,10 +13,11 @@ from service.model.bundle import Input
 from service.model.images import decode
 from training.data.catalogue import CATALOGUE
 from training.data.folder import MAX_PIXELS, SUFFIXES, image_files, read_folder, sub_folders
+from training.data.splits import Arrays, Images
 from training.errors import DataError
 
 
-def import_images(name: str, source: Path, size: int) -> dict[str, np.ndarray]:
+def import_images(name: str, source: Path, size: int) -> Arrays:
     """A folder of your own with class sub-folders becomes a labelled set; everything else one array `x`.
 
     Images are taken in the order of their names: the ODIN sets number them, and image i of a crop set and of the
@@ -33,10 +34,10 @@ def import_images(name: str, source: Path, size: int) -> dict[str, np.ndarray]:
     return {"x": np.stack([_decoded(path, content, size, cut) for path, content in entries])}
 
 
-def _labelled(source: Path, size: int) -> dict[str, np.ndarray]:
+def _labelled(source: Path, size: int) -> Arrays:
     read = read_folder(source, _stretched(size, size), lambda files, _count: files)
     parts = {"": read.train} if read.test is None else {"_train": read.train, "_test": read.test}
-    arrays = {"label_names": np.asarray(read.label_names)}
+    arrays: Arrays = {"label_names": np.asarray(read.label_names)}
     for suffix, (images, labels) in parts.items():
         arrays |= {f"x{suffix}": images[:], f"y{suffix}": labels}
     return arrays
@@ -60,7 +61,7 @@ def _from_archive(source: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
                 yield path, content.read()
 
 
-def _decoded(path: PurePosixPath, content: bytes, size: int, cut: bool) -> np.ndarray:
+def _decoded(path: PurePosixPath, content: bytes, size: int, cut: bool) -> Images:
     try:
         if not cut:
             return decode(content, _stretched(size, size), MAX_PIXELS)

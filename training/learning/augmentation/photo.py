@@ -12,7 +12,7 @@ import training.torchvision_shim  # noqa: F401  (makes the next import work besi
 from torchvision.transforms import InterpolationMode, v2  # isort: skip
 
 from service.model.bundle import Input
-from service.model.images import decode
+from service.model.images import Pixels, decode
 from training.data.folder import MAX_PIXELS, FolderImages
 from training.recipe import Augmentation
 
@@ -45,7 +45,7 @@ def augment_photo(images: FolderImages, index: int, augmentation: Augmentation, 
     return torch.from_numpy(np.array(photo))
 
 
-def _with_proportions(encoded: bytes, target: Input) -> np.ndarray:
+def _with_proportions(encoded: bytes, target: Input) -> Pixels:
     """The whole photo, shrunk to twice the target: enough to crop from, and cheap for large JPEGs."""
     with Image.open(io.BytesIO(encoded)) as header:
         width, height = header.size

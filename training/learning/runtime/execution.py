@@ -35,7 +35,7 @@ class Execution:
         """Moves the network; its optimiser and average are made from it afterwards."""
         network.to(self.device)
         if self.channels_last:
-            network.to(memory_format=torch.channels_last)
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
         if self.device.type == "cuda":
             _repeatable_cuda()
         else:

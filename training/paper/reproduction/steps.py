@@ -6,11 +6,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from service.cpus import usable_cpus
 from service.model.bundle import load_bundle
 from training.bundles.from_run import make_bundle
 from training.calibration.policies import USUAL
 from training.errors import RecipeError
-from training.learning.fit import FitOptions, default_workers, fit
+from training.learning.fit import FitOptions, fit
 from training.learning.runtime.execution import DeviceChoice, Precision
 from training.paper.reproduction.experiments import Training
 from training.recipe import parse_recipe
@@ -69,7 +70,7 @@ class Workspace:
             device=self.device,
             precision=self.precision,
             compiled=self.compiled,
-            workers=default_workers(),
+            workers=usable_cpus(),
             checkpoint_seconds=60.0,
         )
         fit(options, console)
