@@ -1,4 +1,4 @@
-"""`confgate-train fit`: what was typed becomes the options of a training."""
+"""`confgate-train fit`: turns what was typed into the options of a training."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,7 +14,7 @@ console = Console()
 
 def fit(
     recipe: Annotated[str, typer.Argument(help="A recipe's name, or the path of a .toml file.")],
-    out: Annotated[Path, typer.Option(help="Folder of the run; the same command takes it up again.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run; the same command resumes it.")],
     seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0)] = 0,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Change a field: `--set optimiser.epochs=2`.")
@@ -35,7 +35,7 @@ def fit(
     ] = None,
     checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints within an epoch.", min=0)] = 60.0,
 ) -> None:
-    """Train a network; stopped at any moment, the same command goes on.
+    """Train a network; stopped at any moment, the same command resumes it.
 
     Example: `confgate-train fit compact-cifar10 --out runs/cifar10`
 

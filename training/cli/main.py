@@ -1,4 +1,4 @@
-"""`confgate-train`: data, fit and export from the command line."""
+"""`confgate-train`: the application that holds all commands, and its entry point."""
 
 import sys
 
@@ -37,7 +37,7 @@ app.command()(xor)
 
 
 def main() -> None:
-    """Entry point: what the user got wrong is one message, not a traceback."""
+    """Entry point. A user's mistake is shown as one message, without a traceback."""
     try:
         app()
     except (TrainingError, BundleError) as problem:

@@ -1,4 +1,4 @@
-"""Which image sets are present under a data root, read from the headers of their files alone."""
+"""The image sets under a data root, read from the headers of their files only."""
 
 import zipfile
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Listed:
     images: str
     size: str
     what: str
-    note: str  # how to get what is missing; what stands in for what
+    note: str  # how to get a missing set, or what a combination is made of
 
 
 def list_sets(root: Path) -> list[Listed]:

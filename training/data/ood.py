@@ -30,7 +30,7 @@ class OodImages:
 
 
 def load_ood(name: str, root: Path, size: int = 32, calibration: int = CALIBRATION_IMAGES) -> OodImages:
-    """One named set. `size` is that of noise, which can be made at any; photos come as they are stored."""
+    """One named set. Noise is made at `size`; photos keep the size they are stored at."""
     if name == "all_images":
         parts = [load_ood(part, root, size, calibration) for part in all_images_parts(root)]
         return OodImages(_joined([part.calibration for part in parts]), _joined([part.test for part in parts]))
@@ -46,7 +46,7 @@ def load_ood(name: str, root: Path, size: int = 32, calibration: int = CALIBRATI
 
 
 def calibration_indices(name: str, images: int, calibration: int = CALIBRATION_IMAGES) -> NDArray[np.int64]:
-    """Which images of a set are for calibration: the same ones in all sets made from the same photos."""
+    """The images of a set that are for calibration: the same in all sets made from the same photos."""
     source = _source(name)
     order = np.random.default_rng([*source.encode()]).permutation(images)
     return np.sort(order[:calibration])
@@ -95,7 +95,7 @@ def _joined(parts: list[Images]) -> Images:
 
 
 def noise(name: str, size: int, images: int = NOISE_IMAGES) -> Images:
-    """Noise as the paper defines it, in the 256 levels an image file has: always the same for a size."""
+    """Noise as the paper defines it, in the 256 levels of an image file; always the same for one size."""
     out = np.empty((images, size, size, 3), np.uint8)
     random = np.random.default_rng([*name.encode()])
     for start in range(0, images, NOISE_CHUNK):

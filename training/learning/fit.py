@@ -18,13 +18,15 @@ from training.learning.runtime.scalars import Scalars
 from training.networks import check_network
 from training.recipe import Recipe, load_recipe
 
-# Of a folder without a test part of its own. A fraction suits sets of any size; calibration gets the most, for every
-# threshold the service uses is measured on it.
+# For a folder without a test part. Fractions suit sets of any size. Calibration gets the largest one, because every
+# threshold of the service is measured on it.
 FOLDER_SHARES = {"validation": 0.1, "calibration": 0.2, "test": 0.15}
 
 
 @dataclass(frozen=True)
 class FitOptions:
+    """The recipe, data, seed and execution that a training was asked for."""
+
     recipe: str
     out: Path
     seed: int
@@ -42,7 +44,7 @@ class FitOptions:
 
 def fit(options: FitOptions, console: Console) -> None:
     """Trains to the end; Ctrl-C leaves the last checkpoint to go on from."""
-    recipe = recipe_of(options)
+    recipe = _recipe_of(options)
     check_network(recipe.network.name, recipe.network.widths)  # before minutes are spent on reading images
     execution = choose_execution(options.device, options.precision, options.compiled, local_rank=local_rank())
     advice = faster_precision(execution) if options.precision == "auto" else None
@@ -55,7 +57,7 @@ def fit(options: FitOptions, console: Console) -> None:
 
 
 def _train(options: FitOptions, recipe: Recipe, execution: Execution, ranks: Ranks, console: Console) -> None:
-    """A function of its own, so that nothing of the run is left when the processes part."""
+    """Apart from `fit`, so that the run is freed before the processes leave their group."""
     watch = partial(watch_files, console) if ranks.is_main else unwatched
     splits = splits_for(recipe.data, options.data_root, watch)
     run = Run(
@@ -81,8 +83,8 @@ def _train(options: FitOptions, recipe: Recipe, execution: Execution, ranks: Ran
         raise  # typer ends the command with 130, which shells report for Ctrl-C
 
 
-def recipe_of(options: FitOptions) -> Recipe:
-    """The recipe, with your folder in the place of its data set where one is given; `--set` has the last word."""
+def _recipe_of(options: FitOptions) -> Recipe:
+    """The recipe. A folder, where one is given, replaces its data set; `--set` is applied last."""
     data: dict[str, Any] = {}
     if options.folder is not None:
         folder = options.folder.resolve()
@@ -95,7 +97,7 @@ def recipe_of(options: FitOptions) -> Recipe:
 
 
 def next_command(options: FitOptions, recipe: Recipe) -> str:
-    """How to export the run: as the next version of its model, for no version is ever overwritten."""
+    """The command that exports the run as the next version of its model; no version is overwritten."""
     name = "".join(c if c.isalnum() else "-" for c in recipe.data.dataset.lower())
     taken = [int(folder.name) for folder in Path("models", name).glob("*") if folder.name.isdecimal()]
     command = ["confgate-train", "export", str(options.out), "--out", f"models/{name}/{max(taken, default=0) + 1}"]

@@ -16,7 +16,7 @@ WHITENING_PIXELS = 5_000 * 32 * 32  # enough 2×2 patches for a 12×12 covarianc
 
 
 def fresh_network(recipe: Recipe, splits: Splits, seed: int, mean: Tensor, std: Tensor) -> Classifier:
-    """The recipe's network with weights that follow from the seed."""
+    """The recipe's network, with a branch if it asks for one; the weights follow from the seed."""
     torch.manual_seed(seed)
     size = splits.train.images.shape[1]
     network = build_network(recipe.network.name, len(splits.label_names), size, recipe.network.widths)
@@ -30,11 +30,11 @@ def fresh_network(recipe: Recipe, splits: Splits, seed: int, mean: Tensor, std: 
 
 
 def _check_early_images(network: Classifier, recipe: Recipe, size: int) -> None:
-    """Before training starts: not every network takes the smaller images that its first part would see."""
+    """Fails before training starts if the network does not take the smaller images of its first part."""
     settings = recipe.augment
     if settings.early_share == 0 or settings.early_scale == 1:
         return
-    trial = copy.deepcopy(network).train()  # batch norms would remember what they see
+    trial = copy.deepcopy(network).train()  # a copy, because batch norms keep statistics of what they see
     small = shrink_early(torch.zeros(2, 3, size, size), 0.0, settings)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):

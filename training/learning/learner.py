@@ -63,7 +63,7 @@ class Learner:
 
     @property
     def learning_rate(self) -> float:
-        """That of the weights, in the step before."""
+        """The rate of the last step, for the weights."""
         rate: float = self.optimiser.param_groups[0]["lr"]
         return rate
 

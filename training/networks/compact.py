@@ -2,7 +2,7 @@
 
 Shape after the short-training CIFAR-10 networks of K. Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU" (2024,
 arXiv:2404.00498): a fixed 2×2 whitening convolution computed from the training images, three blocks of two 3×3
-convolutions with a max pool between them, one max pool over what is left, and a linear head whose output is scaled
+convolutions with a max pool between them, one max pool over the rest, and a linear head whose output is scaled
 down. Convolutions start as the identity on their first channels; batch norms learn an offset only.
 """
 
@@ -28,7 +28,7 @@ class ScaledLinear(nn.Linear):
 class MaxOverAll(nn.MaxPool2d):
     """The largest value of each channel. In training the images may be smaller than those the network is built for.
 
-    Not AdaptiveMaxPool2d, which torch exports as an operator that breaks ties otherwise.
+    Not AdaptiveMaxPool2d, which torch exports as an operator that breaks ties differently.
     """
 
     def forward(self, features: Tensor) -> Tensor:

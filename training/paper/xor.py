@@ -6,9 +6,9 @@
 classes mix along the borders. Networks for many budgets β and noise levels are trained side by side as one stack of
 weights.
 
-What was seen (four seeds, β = 0.3, and the whole grid for one): c is low along the borders at every budget and noise.
+Result (four seeds at β = 0.3, the whole grid for one seed): c is low along the borders at every budget and noise.
 Its lower bound (1st percentile over the map) rises from each noise to the next for β up to 0.3; with a larger budget it
-is near 0 both without noise and at 10 %, and rises from there on. A larger budget lowers it, as the paper says.
+is near 0 without noise and at 10 %, and rises from there. A larger budget lowers it, as the paper says.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ RULE: Literal["sign"] = "sign"  # λ moves by 1 % a step, as in the authors' cod
 
 @dataclass(frozen=True)
 class Setting:
-    """One network of the figure; two with the same seed begin with the same weights and the same undisplaced points."""
+    """One network of the figure. The seed decides its initial weights and its points before they are displaced."""
 
     budget: float
     noise: float

@@ -1,4 +1,4 @@
-"""The grid of confidence maps: budgets down, noise across, the points of training on top."""
+"""The grid of confidence maps: a row for each budget, a column for each noise level, with the training points."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from training.paper.xor import TrainedStack, square_grid
 
 REACH = 1.5  # of the maps; a few displaced points lie outside
 SIDE = 161
-# As in the paper, red for low confidence and blue for high; without the darkest ends, on which points would vanish.
+# As in the paper, red for low confidence and blue for high; without the darkest ends, where points would vanish.
 COLOURS = ListedColormap(colormaps["RdYlBu"](np.linspace(0.1, 0.86, 256)))
 INK, QUIET = "#22262b", "#6b7280"
 CLASS_COLOURS = ("#ffffff", INK)
@@ -25,7 +25,7 @@ Array = NDArray[np.float32]
 
 
 def draw_grid(stack: TrainedStack, path: Path) -> None:
-    """Writes one PNG; there must be one network for each pair of budget and noise in the stack."""
+    """Writes one PNG; the stack must hold one network for each pair of budget and noise."""
     budgets = sorted({setting.budget for setting in stack.settings})
     noises = sorted({setting.noise for setting in stack.settings})
     _, confidence = stack.outputs(square_grid(SIDE, REACH))

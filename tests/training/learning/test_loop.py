@@ -17,6 +17,7 @@ from training.learning.loop import Run
 from training.learning.loss import BudgetController
 from training.learning.pretrained import load_pretrained
 from training.learning.runtime.execution import choose_execution, faster_precision
+from training.learning.runtime.listener import Listener, StepReport
 from training.networks import add_confidence_branch, build_network
 from training.recipe import Data, load_recipe
 
@@ -86,6 +87,45 @@ def test_bf16_changes_the_forward_pass_and_not_the_loss(tmp_path):
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
     # A loss computed in bfloat16 would have eight significant bits.
     assert not all(float(torch.tensor(loss).bfloat16()) == loss for loss in losses["bf16"])
+
+
+class Diary(Listener):
+    """Writes down what it hears, and whether result.json was there."""
+
+    def __init__(self, folder):
+        self.folder, self.heard = folder, []
+
+    def started(self, start):
+        self.heard.append(("started", start.step, start.total_steps))
+
+    def step_done(self, report, learning_rate):
+        assert learning_rate > 0
+        self.heard.append(("step", report.step))
+
+    def epoch_done(self, report, step, seconds):
+        assert seconds > 0
+        self.heard.append(("epoch", report.epoch, step))
+
+    def finished(self, result):
+        self.heard.append(("finished", result.steps, (self.folder / "result.json").is_file()))
+
+
+def test_listeners_hear_of_every_step_and_epoch(tmp_path):
+    """Two listeners hear the same, in order; an epoch comes after its last step, the end after result.json."""
+    run = run_for(tmp_path, "optimiser.epochs=2")
+    diaries = [Diary(tmp_path / "run"), Diary(tmp_path / "run")]
+    run.train(diaries)
+    steps = [("step", step) for step in range(1, 11)]
+    expected = [("started", 0, 10), *steps[:5], ("epoch", 0, 5), *steps[5:], ("epoch", 1, 10), ("finished", 10, True)]
+    assert [diary.heard for diary in diaries] == [expected, expected]
+
+
+@pytest.mark.parametrize(("total", "logged"), [(100, 100), (4_000, 2_000), (4_001, 2_001)])
+def test_a_long_run_logs_about_2000_steps_and_its_last(total, logged):
+    """metrics.jsonl and TensorBoard stay small, however long the run is."""
+    reports = [StepReport(0, step, total, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0) for step in range(1, total + 1)]
+    assert sum(report.is_logged for report in reports) == logged
+    assert reports[-1].is_logged
 
 
 def test_a_run_that_moves_to_another_precision_says_so(tmp_path):

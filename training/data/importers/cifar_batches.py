@@ -1,7 +1,7 @@
 """CIFAR-10 in the forms its authors publish: cifar-10-batches-py (pickles, as torchvision keeps it) and -bin.
 
-A pickle may run any code when it is opened, so these are opened with a reader that knows numpy arrays and plain
-containers and nothing else.
+A pickle can run any code when it is loaded, so these are loaded with an unpickler that allows only numpy arrays and
+plain containers.
 """
 
 import io

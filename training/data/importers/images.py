@@ -67,7 +67,7 @@ def _decoded(path: PurePosixPath, content: bytes, size: int, cut: bool) -> Image
             return decode(content, _stretched(size, size), MAX_PIXELS)
         pixels = decode(content, _own_size(content), MAX_PIXELS)
     except (InvalidImage, TooLarge, OSError) as problem:
-        raise DataError(f"{path}: {problem}. Mend or remove it.") from problem
+        raise DataError(f"{path}: {problem}. Repair or remove it.") from problem
     height, width = pixels.shape[:2]
     if min(height, width) < size:
         raise DataError(f"{path} is {width}×{height} pixels, too small to cut {size}×{size} out of it.")

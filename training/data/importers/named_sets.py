@@ -1,4 +1,4 @@
-"""Turns what people have on disk into NAME.npz files under the data root (`confgate-train data import`)."""
+"""Converts data sets on disk to NAME.npz files under the data root (`confgate-train data import`)."""
 
 import gzip
 import io
@@ -25,9 +25,9 @@ MNIST_FORMS = "the four published IDX files, in a folder or a .tgz"
 
 
 def import_data_set(name: str, source: Path, root: Path, size: int | None = None) -> Path:
-    """Writes NAME.npz from a file or folder in any of the forms its set is handed around in.
+    """Writes NAME.npz from a file or folder, in any form in which the set is distributed.
 
-    A name that is not known makes a set of your own from a folder of images; `size` is for those alone.
+    An unknown name makes a set of your own from a folder of images. `size` is only for folders of images.
     """
     if not source.exists():
         raise DataError(f"{source} does not exist. Expected the file or folder that holds '{name}'.")
@@ -122,7 +122,7 @@ def _read_idx(read: "FileReader", name: str, dimensions: int) -> Images:
 
 
 def save_arrays(root: Path, name: str, **arrays: NDArray[np.generic]) -> Path:
-    """Writes NAME.npz in one step: a killed import leaves the old file or none, never half of one."""
+    """Writes NAME.npz atomically: an import that is killed leaves the old file or none."""
     root.mkdir(parents=True, exist_ok=True)
     target, partial = root / f"{name}.npz", root / f".{name}.partial.npz"
     np.savez(partial, **arrays)  # type: ignore[arg-type]  # the stub takes every keyword for allow_pickle
@@ -131,13 +131,13 @@ def save_arrays(root: Path, name: str, **arrays: NDArray[np.generic]) -> Path:
 
 
 class FileReader(Protocol):
-    """The content of the first file there is by one of these base names."""
+    """Returns the content of the first file that has one of these base names."""
 
     def __call__(self, *names: str) -> bytes: ...
 
 
 def _file_reader(source: Path, expected: str) -> FileReader:
-    """Reads from a folder or a .tgz, so that both forms of a package will do."""
+    """Reads from a folder or a .tgz: a package may be unpacked or not."""
     if source.is_dir():
         files = {path.name: path for path in sorted(source.rglob("*"), reverse=True) if path.is_file()}
 

@@ -21,7 +21,7 @@ LONGEST_SIDE = 4096
 
 
 def augment_photo(images: FolderImages, index: int, augmentation: Augmentation, flip: bool, seed: int) -> Tensor:
-    """One image [H,W,3] uint8; `seed` decides all that is random in it, whichever process makes it."""
+    """One image [H,W,3] uint8; everything random in it follows from `seed`, in whatever process it is made."""
     path, target = images.paths[index], images.target
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # torchvision draws from the global generator
@@ -49,7 +49,7 @@ def _with_proportions(encoded: bytes, target: Input) -> Pixels:
     """The whole photo, shrunk to twice the target: enough to crop from, and cheap for large JPEGs."""
     with Image.open(io.BytesIO(encoded)) as header:
         width, height = header.size
-        if header.getexif().get(EXIF_ORIENTATION, 1) >= 5:  # stored lying on its side
+        if header.getexif().get(EXIF_ORIENTATION, 1) >= 5:  # stored on its side
             width, height = height, width
     scale = min(1.0, 2 * max(target.width, target.height) / min(width, height), LONGEST_SIDE / max(width, height))
     shape = Input(
