@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.catalogue import ALL_IMAGES, CATALOGUE, how_to_get
-from training.data.listing import count_images
+from training.data.listing import count_images, present_parts
 from training.data.splits import Images, read_arrays
 from training.errors import DataError
 
@@ -55,14 +55,12 @@ def calibration_indices(name: str, images: int, calibration: int = CALIBRATION_I
 def all_images_parts(root: Path) -> tuple[str, ...]:
     """The sets "All Images" consists of here: the paper's where they are present, else their stand-ins."""
     parts = []
-    for wanted, substitute in ALL_IMAGES:
-        present = [name for name in (wanted, substitute) if name and (root / f"{name}.npz").is_file()]
-        if not present:
-            raise DataError(
-                f"all_images needs {' or '.join(n for n in (wanted, substitute) if n)}, and {root} holds neither. "
-                f"To get it: {how_to_get(wanted)}."
-            )
-        parts.append(present[0])
+    stand_ins = dict(ALL_IMAGES)
+    for wanted, present in present_parts(root).items():
+        if present is None:
+            either = " or ".join(name for name in (wanted, stand_ins[wanted]) if name)
+            raise DataError(f"all_images needs {either}, but {root} has none. To get it: {how_to_get(wanted)}.")
+        parts.append(present)
     return tuple(parts)
 
 

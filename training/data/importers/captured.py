@@ -24,6 +24,7 @@ from service.errors import InvalidImage, TooLarge
 from service.model.bundle import Input
 from service.model.images import decode
 from training.data.folder import MAX_PIXELS
+from training.data.importers.images import stretched
 from training.data.importers.named_sets import save_arrays
 from training.data.splits import Images, load_labelled, read_arrays
 from training.errors import DataError
@@ -118,7 +119,7 @@ def _read_captures(source: Path) -> tuple[dict[str, tuple[Path, Record]], list[s
             continue  # the service is writing or deleting this pair
         try:
             found[file.stem] = image, Record.model_validate_json(file.read_bytes())
-            decode(image.read_bytes(), _input(8), MAX_PIXELS)
+            decode(image.read_bytes(), stretched(8, 8), MAX_PIXELS)
         except FileNotFoundError:
             found.pop(file.stem, None)
         except (ValidationError, InvalidImage, TooLarge) as problem:
@@ -195,7 +196,8 @@ def _write_table(table: Path, rows: dict[str, dict[str, Any]]) -> None:
 
 
 def _save_unlabelled(root: Path, known: dict[str, Path], size: int) -> Path:
-    return save_arrays(root, "captured", x=_stack(sorted(known.values(), key=lambda path: path.name), _input(size)))
+    paths = sorted(known.values(), key=lambda path: path.name)
+    return save_arrays(root, "captured", x=_stack(paths, stretched(size, size)))
 
 
 def _extend(root: Path, name: str, folder: Path) -> Path:
@@ -211,7 +213,7 @@ def _extend(root: Path, name: str, folder: Path) -> Path:
     if not reviewed:
         raise DataError(f"nothing is reviewed yet: {folder}/labels.csv has no label, {folder}/reviewed no image.")
     images = read_arrays(name, root)["x_train"]
-    target = Input(width=images.shape[2], height=images.shape[1], resize="stretch", interpolation="bicubic")
+    target = stretched(images.shape[2], images.shape[1])
     return save_arrays(
         root,
         f"{name}_captured",
@@ -225,7 +227,3 @@ def _extend(root: Path, name: str, folder: Path) -> Path:
 
 def _stack(paths: list[Path], target: Input) -> Images:
     return np.stack([decode(path.read_bytes(), target, MAX_PIXELS) for path in paths])
-
-
-def _input(size: int) -> Input:
-    return Input(width=size, height=size, resize="stretch", interpolation="bicubic")

@@ -35,7 +35,7 @@ def import_images(name: str, source: Path, size: int) -> Arrays:
 
 
 def _labelled(source: Path, size: int) -> Arrays:
-    read = read_folder(source, _stretched(size, size), lambda files, _count: files)
+    read = read_folder(source, stretched(size, size), lambda files, _count: files)
     parts = {"": read.train} if read.test is None else {"_train": read.train, "_test": read.test}
     arrays: Arrays = {"label_names": np.asarray(read.label_names)}
     for suffix, (images, labels) in parts.items():
@@ -64,7 +64,7 @@ def _from_archive(source: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
 def _decoded(path: PurePosixPath, content: bytes, size: int, cut: bool) -> Images:
     try:
         if not cut:
-            return decode(content, _stretched(size, size), MAX_PIXELS)
+            return decode(content, stretched(size, size), MAX_PIXELS)
         pixels = decode(content, _own_size(content), MAX_PIXELS)
     except (InvalidImage, TooLarge, OSError) as problem:
         raise DataError(f"{path}: {problem}. Repair or remove it.") from problem
@@ -77,8 +77,9 @@ def _decoded(path: PurePosixPath, content: bytes, size: int, cut: bool) -> Image
 
 def _own_size(content: bytes) -> Input:
     with Image.open(io.BytesIO(content)) as header:
-        return _stretched(*header.size)
+        return stretched(*header.size)
 
 
-def _stretched(width: int, height: int) -> Input:
+def stretched(width: int, height: int) -> Input:
+    """How image files are brought to the size they are stored at."""
     return Input(width=width, height=height, resize="stretch", interpolation="bicubic")
