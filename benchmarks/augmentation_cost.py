@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from service.model.bundle import Input
+from training.data.normalise import normalise
 from training.data.splits import LabelledImages, Splits
-from training.learning.augment import normalise
 from training.learning.batches import Batch
 from training.learning.loop import Run
 from training.recipe import load_recipe

@@ -1,4 +1,4 @@
-"""What a person at the command line may have got wrong.
+"""Errors that a user of the command line can correct.
 
 TrainingError            shown as one message, exit code 2
 ├── DataError            a data set is missing, malformed or too small

@@ -1,8 +1,8 @@
-"""A recipe says everything a training run does: one TOML file under training/recipes, or any file of that form.
+"""A recipe describes a training run completely: a TOML file under training/recipes, or any file of that form.
 
 `extends = "other-recipe"` at the top of a file starts from another recipe (one that ships, or a file beside this one);
-the fields below it replace those they name. `--set section.field=value` changes a field; an unknown name or an
-impossible value is refused by name.
+its own fields replace those of the same name. `--set section.field=value` changes a field; an unknown field or an
+invalid value is rejected by name.
 """
 
 import tomllib
@@ -26,6 +26,8 @@ FOLDER = Path(__file__).parent / "recipes"
 
 
 class Section(BaseModel):
+    """A part of a recipe: immutable, without unknown fields."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -42,7 +44,7 @@ class Data(Section):
     """Which images, how they are divided, and how an image of any size becomes the network's input."""
 
     dataset: str
-    folder: str | None = None  # your own images, in a folder of class sub-folders; None for a named set
+    folder: str | None = None  # your own images in class sub-folders; None for a named set
     validation: Share = 1_000
     calibration: Share = 5_000
     test: Share | None = None  # only for a set that has no test part of its own
@@ -51,8 +53,8 @@ class Data(Section):
     size: int | None = Field(None, ge=1, le=4096)  # None: the size a named set has
     resize: Literal["stretch", "fit_crop"] = "stretch"
     interpolation: Literal["nearest", "bilinear", "bicubic"] = "bicubic"
-    crop_fraction: float = Field(1.0, gt=0, le=1)  # only for fit_crop: see service.bundle.Input
-    normalisation: Literal["measured", "imagenet"] = "measured"  # pretrained weights expect the one they know
+    crop_fraction: float = Field(1.0, gt=0, le=1)  # only for fit_crop: see service.model.bundle.Input
+    normalisation: Literal["measured", "imagenet"] = "measured"  # pretrained weights expect "imagenet"
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -64,12 +66,14 @@ class Data(Section):
 
 
 class Network(Section):
+    """See `training.networks`."""
+
     name: str
     widths: tuple[PositiveInt, ...] | None = None
 
 
 class Augmentation(Section):
-    """See `augment`; `smallest_area` > 0 crops that share or more of a photo and resizes it (folders only)."""
+    """See `training.learning.augmentation`. `smallest_area` > 0 resizes crops of at least that share (folders only)."""
 
     crop_padding: int = Field(4, ge=0)
     padding_mode: Literal["constant", "reflect"] = "constant"
@@ -77,26 +81,28 @@ class Augmentation(Section):
     cutout_size: int = Field(16, ge=0)
     cutout_share: float = Field(1.0, ge=0, le=1)
     smallest_area: float = Field(0.0, ge=0, le=1)
-    # The first `early_share` of training sees images whose sides are this much shorter.
+    # The first `early_share` of training sees images whose sides are scaled by `early_scale`.
     early_scale: float = Field(1.0, ge=0.5, le=1)
     early_share: float = Field(0.0, ge=0, le=1)
 
 
 class Confidence(Section):
+    """The confidence branch, its loss and its budget: see `training.learning.loss`."""
+
     enabled: bool = True
     branch_hidden: tuple[PositiveInt, ...] = ()
     branch_activation: Literal["relu", "gelu"] = "relu"
-    # "layers": beside the penultimate features also the mean of each channel of the layers before them.
+    # "layers": besides the penultimate features also the mean of each channel of the layers before them.
     branch_reads: Literal["features", "layers"] = "features"
     budget: PositiveFloat = 0.3
     hint_probability: float = Field(0.5, ge=0, le=1)
     hints_for: Literal["network", "branch"] = "network"  # whose loss a hint lowers; see `confidence_loss`
-    shapes_features: bool = True  # false: the branch reads the features, and its loss does not reach the layers before
+    shapes_features: bool = True  # false: gradients of the branch stop at the features
     initial_weight: PositiveFloat = 0.1
     rule: Literal["proportional", "sign"] = "proportional"
     speed: PositiveFloat = 20.0
     relative_step: float = Field(0.01, gt=0, lt=1)
-    # For each image of a batch so many more that are hard to tell (`hard_images`); for a branch that is trained alone.
+    # The number of hard images (`hard_images`) for each image of a batch; only for a branch that is trained alone.
     hard_share: float = Field(0.0, ge=0, le=1)
 
     @property
@@ -125,7 +131,9 @@ class Schedule(Section):
 
 
 class Optimiser(Section):
-    trains: Literal["network", "branch"] = "network"  # "branch": the classifier stays as --init has it
+    """How the weights are trained: see `training.learning.optimiser`."""
+
+    trains: Literal["network", "branch"] = "network"  # "branch": the classifier keeps the weights of --init
     epochs: PositiveInt
     batch_size: PositiveInt
     learning_rate: PositiveFloat
@@ -139,6 +147,8 @@ class Optimiser(Section):
 
 
 class Recipe(Section):
+    """One training run."""
+
     name: str
     data: Data
     network: Network
@@ -161,6 +171,7 @@ class Recipe(Section):
 
 
 def available() -> list[str]:
+    """The recipes that ship with confgate."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
@@ -170,7 +181,7 @@ def load_recipe(
     data: dict[str, Any] | None = None,
     replace: bool = False,
 ) -> Recipe:
-    """A recipe by name or by path. `data` is put into its data section, or with `replace` in the place of it; then the
+    """A recipe by name or by path. `data` updates its data section, or replaces it with `replace`; then the
     `section.field=value` changes are applied.
     """
     path = _find(name_or_file, Path())
@@ -218,6 +229,7 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_recipe(fields: dict[str, Any]) -> Recipe:
+    """A recipe from its fields; the error names every field that is wrong."""
     try:
         return Recipe.model_validate(fields)
     except ValidationError as problem:
@@ -230,7 +242,7 @@ def parse_recipe(fields: dict[str, Any]) -> Recipe:
 
 
 def _shown(value: Any) -> str:
-    """The value that was refused; a whole section would only hide the message."""
+    """The rejected value; a whole section would hide the message."""
     return "" if isinstance(value, dict) else f" = {value!r}"
 
 

@@ -3,7 +3,7 @@
 torchvision registers fake kernels for its detection operators while it is imported, and fails with "operator
 torchvision::nms does not exist" where its binary could not be loaded (a CPU-only torch with the CUDA build of
 torchvision, for example). Classification needs none of these operators, so declaring their schemas is enough.
-Import this module before torchvision; it does nothing where the operators are there.
+Import this module before torchvision; it does nothing where the operators exist.
 """
 
 import torch
@@ -12,7 +12,7 @@ _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def _binary_loads() -> bool:
-    """Whether torchvision's own binary brings the operators (it registers them when it is loaded)."""
+    """Whether torchvision's own binary provides the operators (it registers them when it is loaded)."""
     import importlib.util
     from pathlib import Path
 
@@ -21,7 +21,7 @@ def _binary_loads() -> bool:
         return True  # nothing installed, nothing to repair: the import error will say so
     for library in Path(spec.origin).parent.glob("_C*.so"):
         try:
-            torch.ops.load_library(library)
+            torch.ops.load_library(library)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         except (OSError, RuntimeError):
             continue
         if _known("nms"):

@@ -8,7 +8,7 @@ from training.bundles.card import trained_card
 from training.bundles.write import Graphs, assemble_bundle, check_new, git_revision
 from training.calibration.calibrate import Calibrated, EpsilonBy, Evidence, OpenGraphs, calibrate_graphs
 from training.calibration.policies import Wanted
-from training.data.ood import load_outside
+from training.data.ood import load_ood
 from training.graphs.from_torch import check_parity, export_network
 from training.graphs.perturbed import check_perturbed_parity, perturbed_graph
 from training.learning.finished_run import TrainedRun, read_run, without_branch
@@ -30,7 +30,7 @@ def export_run(folder: Path, data_root: Path, ood: list[str], plain: bool = Fals
     run = read_run(folder, data_root)
     if plain:
         run = without_branch(run)
-    outside = {name: load_outside(name, data_root, run.splits.input.width) for name in ood}
+    outside = {name: load_ood(name, data_root, run.splits.input.width) for name in ood}
     sample = run.splits.calibration.images[:32]
     forward = export_network(run.network, run.mean, run.std, run.image_size)
     parity = check_parity(forward, run.network, run.mean, run.std, sample)

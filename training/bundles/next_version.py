@@ -17,7 +17,7 @@ from training.bundles.write import check_new, figures_of, git_revision, publish,
 from training.calibration.calibrate import Calibrated, Evidence, OpenGraphs, Traffic
 from training.calibration.policies import TARGET_REJECTION, target_rejection_policy
 from training.data.folder import SUFFIXES
-from training.data.ood import load_outside
+from training.data.ood import load_ood
 from training.data.splits import Splits, splits_for
 from training.errors import DataError, ExportError
 from training.recipe import Data
@@ -35,7 +35,7 @@ def opened_bundle(bundle: Bundle) -> OpenGraphs:
 def read_evidence(bundle: Bundle, data: str | None, data_root: Path, ood: list[str]) -> Evidence:
     """Calibration images the network has not seen: a folder by label, a named set, or the set it was trained on."""
     manifest = bundle.manifest
-    outside = {name: load_outside(name, data_root, manifest.input.width) for name in ood}
+    outside = {name: load_ood(name, data_root, manifest.input.width) for name in ood}
     if data is not None and Path(data).is_dir():
         images = read_image_folder(Path(data), manifest.labels, manifest.input)
         return Evidence(Path(data).resolve().name, images, None, outside)

@@ -35,7 +35,7 @@ from training.calibration.policies import (
     target_rejection_policy,
     temperature_of,
 )
-from training.data.ood import OutsideImages
+from training.data.ood import OodImages
 from training.data.splits import LabelledImages
 from training.errors import DataError
 from training.graphs.from_torch import open_graph, run_graph
@@ -91,7 +91,7 @@ class Evidence:
     name: str
     calibration: LabelledImages
     test: LabelledImages | None
-    outside: Mapping[str, OutsideImages] = field(default_factory=dict)
+    outside: Mapping[str, OodImages] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from service.model.bundle import Bundle, Default, load_bundle
-from training.cli.data import DataRoot
+from training.cli.options import DataRoot
 from training.errors import DataError
 from training.graphs.progress import counting_images
 

@@ -1,23 +1,22 @@
-"""`confgate-train data …`: what is there, and how the rest gets there."""
+"""`confgate-train data …`: lists, imports and downloads image sets."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from training.data.importers.captured import Imported, import_captured
-from training.data.importers.named_sets import import_data_set
-from training.data.listing import list_sets
+from training.cli.options import DataRoot
 from training.errors import DataError
+
+if TYPE_CHECKING:  # imports numpy, which --help need not wait for
+    from training.data.importers.captured import Imported
 
 data_app = typer.Typer(
     no_args_is_help=True, help="Bring image sets into the data folder.\n\nExample: `confgate-train data list`"
 )
 console = Console()
-
-DataRoot = Annotated[Path, typer.Option("--data-root", help="Folder of the NAME.npz files.")]
 
 
 @data_app.command("import")
@@ -26,10 +25,11 @@ def import_data(
     file: Annotated[Path, typer.Argument(help="Where it is: an archive or a folder.")],
     data_root: DataRoot = Path("data"),
     size: Annotated[
-        int | None, typer.Option(help="Of folders of images: the side to store, in pixels. [default: 32]", min=1)
+        int | None, typer.Option(help="For folders of images: the side to store, in pixels. [default: 32]", min=1)
     ] = None,
     add_to: Annotated[
-        str | None, typer.Option(help="Of `captured`: also write SET_captured.npz, SET with what is reviewed added.")
+        str | None,
+        typer.Option(help="For `captured`: also write SET_captured.npz, which is SET and the reviewed images."),
     ] = None,
 ) -> None:
     """Convert a data set you have into NAME.npz: published files, torchvision's folders, or image files.
@@ -38,15 +38,18 @@ def import_data(
 
     Refused images that the service kept, laid out for review: `confgate-train data import captured CAPTURE_DIR`
     """
+    from training.data.importers.captured import import_captured
+    from training.data.importers.named_sets import import_data_set
+
     if name == "captured":
-        _tell(import_captured(file, data_root, size, add_to))
+        _show(import_captured(file, data_root, size, add_to))
         return
     if add_to is not None:
         raise DataError(f"--add-to is for 'captured', not for '{name}'. Leave it out.")
     console.print(f"wrote {import_data_set(name, file, data_root, size)}", soft_wrap=True)
 
 
-def _tell(done: Imported) -> None:
+def _show(done: "Imported") -> None:
     console.print(f"{done.new} new images in {done.folder}/to_review", soft_wrap=True)
     console.print(
         f"{done.waiting} wait for review, {done.reviewed} are reviewed, {done.outside} are of no class", soft_wrap=True
@@ -82,6 +85,8 @@ def list_data(data_root: DataRoot = Path("data")) -> None:
 
     Example: `confgate-train data list --data-root data`
     """
+    from training.data.listing import list_sets
+
     table = Table(title=f"image sets under {data_root}", title_justify="left")
     for heading in ("name", "present", "images", "size", "what it is", "note"):
         table.add_column(heading, overflow="fold")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from training.cli.data import DataRoot
+from training.cli.options import DataRoot
 from training.errors import DataError
 
 if TYPE_CHECKING:  # imported late, so that --help is quick

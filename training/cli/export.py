@@ -8,7 +8,7 @@ from rich.console import Console
 
 from service.model.bundle import Bundle
 from training.cli.calibrate import Alpha, EpsilonChoice, OutsideSets, Risk, Tprs
-from training.cli.data import DataRoot
+from training.cli.options import DataRoot
 from training.errors import DataError
 from training.graphs.progress import counting_images
 

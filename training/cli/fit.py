@@ -1,108 +1,64 @@
-"""`confgate-train fit`: from what was typed to a run, and the run to its end."""
+"""`confgate-train fit`: turns what was typed into the options of a training."""
 
-import os
-import shlex
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from training.data.splits import splits_for, unwatched
-from training.learning.loop import Run
-from training.learning.runtime.execution import DeviceChoice, Execution, Precision, choose_execution, faster_precision
-from training.learning.runtime.progress import show_training, watch_files
-from training.learning.runtime.ranks import Ranks, joined, local_rank
-from training.networks import check_network
-from training.recipe import Recipe, load_recipe
+from service.cpus import usable_cpus
+from training.cli.options import DataRoot
 
-# Of a folder without a test part of its own. A fraction suits sets of any size; calibration gets the most, for every
-# threshold the service uses is measured on it.
-FOLDER_SHARES = {"validation": 0.1, "calibration": 0.2, "test": 0.15}
-INTERRUPTED = 130  # what shells report for Ctrl-C
+console = Console()
 
 
-@dataclass(frozen=True)
-class FitOptions:
-    recipe: str
-    out: Path
-    seed: int
-    changes: tuple[str, ...]
-    data_root: Path
-    folder: Path | None
-    size: int | None
-    init: Path | None
-    device: DeviceChoice
-    precision: Precision
-    compiled: bool
-    workers: int
-    checkpoint_seconds: float
+def fit(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name, or the path of a .toml file.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run; the same command resumes it.")],
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0)] = 0,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a field: `--set optimiser.epochs=2`.")
+    ] = None,
+    data_root: DataRoot = Path("data"),
+    data: Annotated[
+        Path | None, typer.Option(help="Your own images: a folder with one sub-folder for each class.")
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Side of the network's input in pixels.", min=1)] = None,
+    init: Annotated[Path | None, typer.Option(help="Start from these weights (a state dict of torch.save).")] = None,
+    device: Annotated[Literal["auto", "cuda", "cpu"], typer.Option(help="Where to train.")] = "auto",
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16"], typer.Option(help="auto: bf16 on a GPU that has it, else fp32.")
+    ] = "auto",
+    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile the network.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that decode --data; the result does not depend on it.", min=0)
+    ] = None,
+    checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints within an epoch.", min=0)] = 60.0,
+) -> None:
+    """Train a network; stopped at any moment, the same command resumes it.
 
+    Example: `confgate-train fit compact-cifar10 --out runs/cifar10`
 
-def fit(options: FitOptions, console: Console) -> None:
-    """Trains to the end; Ctrl-C leaves the last checkpoint to go on from."""
-    recipe = recipe_of(options)
-    check_network(recipe.network.name, recipe.network.widths)  # before minutes are spent on reading images
-    execution = choose_execution(options.device, options.precision, options.compiled, local_rank=local_rank())
-    advice = faster_precision(execution) if options.precision == "auto" else None
-    with joined(execution.device) as ranks:
-        if not ranks.is_main:
-            console = Console(quiet=True)
-        if advice:
-            console.print(advice, highlight=False)
-        _train(options, recipe, execution, ranks, console)
+    Your own images: `confgate-train fit compact-cifar10 --data photos --size 64 --out runs/photos`
 
+    Two GPUs: `torchrun --nproc-per-node 2 -m training fit compact-cifar10 --out runs/cifar10`
+    """
+    from training.learning.fit import FitOptions
+    from training.learning.fit import fit as run_fit
 
-def _train(options: FitOptions, recipe: Recipe, execution: Execution, ranks: Ranks, console: Console) -> None:
-    """A function of its own, so that nothing of the run is left when the processes part."""
-    watch = partial(watch_files, console) if ranks.is_main else unwatched
-    splits = splits_for(recipe.data, options.data_root, watch)
-    run = Run(
-        recipe,
-        splits,
-        options.seed,
-        options.out,
-        init=options.init,
-        execution=execution,
-        ranks=ranks,
-        workers=options.workers,
-        checkpoint_seconds=options.checkpoint_seconds,
+    options = FitOptions(
+        recipe=recipe,
+        out=out,
+        seed=seed,
+        changes=tuple(change or ()),
+        data_root=data_root,
+        folder=data,
+        size=size,
+        init=init,
+        device=device,
+        precision=precision,
+        compiled=compiled,
+        workers=usable_cpus() if workers is None else workers,
+        checkpoint_seconds=checkpoint_seconds,
     )
-    changed = run.resume()
-    if changed:
-        console.print(f"[yellow]warning:[/yellow] {changed}", highlight=False)
-    try:
-        show_training(run, console, next_command(options, recipe))
-    except KeyboardInterrupt:
-        console.print("stopped; the same command goes on from the last checkpoint")
-        raise typer.Exit(INTERRUPTED) from None
-
-
-def recipe_of(options: FitOptions) -> Recipe:
-    """The recipe, with your folder in the place of its data set where one is given; `--set` has the last word."""
-    data: dict[str, Any] = {}
-    if options.folder is not None:
-        folder = options.folder.resolve()
-        data = {"dataset": folder.name, "folder": str(folder), "resize": "fit_crop", **FOLDER_SHARES}
-        if any((folder / name).is_dir() for name in ("test", "val")) and (folder / "train").is_dir():
-            del data["test"]
-    if options.size is not None:
-        data["size"] = options.size
-    return load_recipe(options.recipe, list(options.changes), data, replace=options.folder is not None)
-
-
-def next_command(options: FitOptions, recipe: Recipe) -> str:
-    """How to export the run: as the next version of its model, for no version is ever overwritten."""
-    name = "".join(c if c.isalnum() else "-" for c in recipe.data.dataset.lower())
-    taken = [int(folder.name) for folder in Path("models", name).glob("*") if folder.name.isdecimal()]
-    command = ["confgate-train", "export", str(options.out), "--out", f"models/{name}/{max(taken, default=0) + 1}"]
-    if options.data_root != Path("data"):
-        command += ["--data-root", str(options.data_root)]
-    return shlex.join(command)
-
-
-def default_workers() -> int:
-    """One for each core this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    run_fit(options, console)

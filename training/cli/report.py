@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from training.cli.data import DataRoot
 from training.cli.evaluate import DeviceOption, Limit, Ood, RunFolder, progress_bar
+from training.cli.options import DataRoot
 
 console = Console()
 

@@ -1,4 +1,4 @@
-"""Which image goes where: train / validation / calibration / test, seeded and disjoint."""
+"""Assigns images to train, validation, calibration and test: seeded and disjoint."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,9 +26,9 @@ class Assignment:
 def assign(
     name: str, labels: NDArray[np.int64], validation: Share, calibration: Share, test: Share | None, seed: int
 ) -> Assignment:
-    """The first of a shuffled order are held out, the rest is to train on."""
-    # With a published test part the order is a plain shuffle of it, as every earlier run has used it; a set that is
-    # cut up as a whole is usually small, so there each part gets its share of every class.
+    """Shuffles the images and holds out the first of them; the rest are for training."""
+    # For a set with its own test part the order is a plain shuffle: another order would change the splits of every
+    # earlier run. A set without one is usually small, so each of its parts gets its share of every class.
     order = np.random.default_rng(seed).permutation(len(labels)) if test is None else balanced_order(labels, seed)
     wanted = {"validation": validation, "calibration": calibration, "test": 0 if test is None else test}
     sizes = {part: _number(share, len(labels)) for part, share in wanted.items()}
@@ -44,7 +44,7 @@ def assign(
 
 
 def balanced_order(labels: NDArray[np.int64], seed: int) -> Indices:
-    """A shuffled order of which every stretch holds each class in proportion."""
+    """A shuffled order in which every stretch holds each class in proportion."""
     random = np.random.default_rng(seed)
     place = np.empty(len(labels))
     for label in np.unique(labels):

@@ -1,4 +1,4 @@
-"""What is known about each named image set: what it is, what its classes are called, and how to get it."""
+"""The named image sets: what each one is, the names of its classes, and how to get it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -20,9 +20,9 @@ class NamedSet:
 
     what: str
     how_to_get: str
-    label_names: tuple[str, ...] = ()  # of sets whose files hold numbers only
-    torchvision: str | None = None  # its class in torchvision.datasets, where that can download it
-    source: str | None = None  # photos it was made from; sets of one source share them, image by image
+    label_names: tuple[str, ...] = ()  # for sets whose files hold numbers only
+    torchvision: str | None = None  # its class in torchvision.datasets, if that can download it
+    source: str | None = None  # the photos it was made from: image i of two sets with one source shows the same photo
     made_here: Literal["noise", "combination"] | None = None
 
 
@@ -74,7 +74,7 @@ CATALOGUE: dict[str, NamedSet] = {
     "all_images": NamedSet("the five sets of photos together", "needs its parts", made_here="combination"),
 }
 
-# The paper's "All Images", and what may stand in for a part that is not there.
+# The paper's "All Images", and what may stand in for a part that is missing.
 ALL_IMAGES: tuple[tuple[str, str | None], ...] = (
     ("tinyimagenet_crop", None),
     ("tinyimagenet_resize", None),
@@ -85,6 +85,6 @@ ALL_IMAGES: tuple[tuple[str, str | None], ...] = (
 
 
 def how_to_get(name: str) -> str:
-    """One sentence for whoever misses this set."""
+    """The command that brings this set into the data folder."""
     known = CATALOGUE.get(name)
     return known.how_to_get if known else f"confgate-train data import {name} FOLDER_OF_CLASS_FOLDERS"

@@ -1,4 +1,4 @@
-"""Downloads the sets torchvision knows, and keeps them as NAME.npz (`confgate-train data download`)."""
+"""Downloads the sets that torchvision knows, and stores them as NAME.npz (`confgate-train data download`)."""
 
 import tempfile
 from http.client import HTTPException
@@ -10,7 +10,7 @@ from training.errors import DataError
 
 
 def download(name: str, root: Path) -> Path:
-    """Fetches the published files with torchvision, which checks their sums, and converts them."""
+    """Downloads the published files with torchvision, which verifies their checksums, and converts them."""
     known = CATALOGUE.get(name)
     downloadable = [other for other, entry in CATALOGUE.items() if entry.torchvision]
     if known is None or known.torchvision is None:
@@ -30,6 +30,6 @@ def download(name: str, root: Path) -> Path:
         except (OSError, RuntimeError, HTTPException) as problem:  # URLError and a failed checksum are among them
             raise DataError(
                 f"'{name}' could not be downloaded ({problem}). Is there a connection to the internet? Without one, "
-                f"bring the files by other means: confgate-train data import {name} FOLDER."
+                f"get the files another way, then: confgate-train data import {name} FOLDER."
             ) from problem
         return import_data_set(name, Path(folder), root)

@@ -1,13 +1,12 @@
-"""A folder of class sub-folders as labelled images that are decoded when they are asked for.
+"""A folder of class sub-folders as labelled images, which are decoded when they are used.
 
-Every file is read and decoded once before training starts, by the code that serves: what cannot be served is found
-here, not in the middle of the night, and the pass also gives the channel statistics and a fingerprint.
+Every file is decoded once before training starts, by the code that serves: a file that cannot be served is found here,
+not hours later. The same pass gives the channel statistics and a fingerprint.
 
 Layouts: ROOT/CLASS/**/IMAGE, or ROOT/train/CLASS/… with ROOT/test/CLASS/… (or val/) for a test part of its own.
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,13 +15,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from service.model.bundle import Input
+from service.cpus import usable_cpus
 from service.errors import InvalidImage, TooLarge
+from service.model.bundle import Input
 from service.model.images import decode
 from training.errors import DataError
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-MAX_PIXELS = 200_000_000  # your own files: only what is surely a mistake is refused
+MAX_PIXELS = 200_000_000  # these are the user's own files: only an obvious mistake is rejected
 TEST_FOLDERS = ("test", "val")
 
 # Wraps the loop over files in a progress bar: (files, how many) → the same files.
@@ -49,16 +49,18 @@ class FolderImages:
         chosen = [self.paths[i] for i in np.arange(len(self))[key]]
         if not chosen:
             return np.zeros((0, *self.shape[1:]), np.uint8)
-        with ThreadPoolExecutor(_threads()) as pool:
+        with ThreadPoolExecutor(usable_cpus()) as pool:
             return np.stack(list(pool.map(self.decode_one, chosen)))
 
     def decode_one(self, path: Path) -> NDArray[np.uint8]:
+        """One image at the target size."""
         try:
             return decode(path.read_bytes(), self.target, MAX_PIXELS)
         except (OSError, InvalidImage, TooLarge) as problem:
-            raise DataError(f"{path} could be read when the run began, and no longer can ({problem}).") from problem
+            raise DataError(f"{path} was readable when the run began, but no longer is ({problem}).") from problem
 
     def select(self, indices: NDArray[np.int64]) -> "FolderImages":
+        """The images with these indices, not decoded yet."""
         return FolderImages([self.paths[i] for i in indices], self.target, self.sums[indices])
 
     def channel_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -70,7 +72,7 @@ class FolderImages:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What the first pass learns of one file."""
+    """What the first pass learns about one file."""
 
     path: Path
     label: int
@@ -81,7 +83,7 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class ReadFolder:
-    """A checked folder. `test` is None where it has no test part of its own."""
+    """A checked folder. `test` is None if the folder has no test part."""
 
     train: tuple[FolderImages, NDArray[np.int64]]
     test: tuple[FolderImages, NDArray[np.int64]] | None
@@ -135,7 +137,7 @@ def _class_names(folder: Path) -> tuple[str, ...]:
 
 
 def sub_folders(folder: Path) -> list[Path]:
-    """The folders in it that a person sees, by name."""
+    """The folders in it, sorted by name, without hidden ones."""
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
@@ -154,18 +156,22 @@ def _files(folder: Path, names: tuple[str, ...], required: bool) -> Iterator[tup
 
 
 def image_files(folder: Path) -> Iterator[Path]:
-    """Every image under the folder, by its suffix; other files (thumbnail caches, notes) do not matter."""
+    """Every image under the folder, by its suffix; other files (thumbnail caches, notes) are ignored."""
     return (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
 
 
 def _check(files: list[tuple[Path, int]], target: Input, watch: Watch) -> list[FileFacts]:
-    with ThreadPoolExecutor(_threads()) as pool:  # decoding releases the interpreter, so threads will do
-        facts = list(watch(pool.map(lambda file: _examine(*file, target), files), len(files)))
+    def examine(file: tuple[Path, int]) -> FileFacts:
+        path, label = file
+        return _examine(path, label, target)
+
+    with ThreadPoolExecutor(usable_cpus()) as pool:  # decoding releases the GIL, so threads are enough
+        facts = list(watch(pool.map(examine, files), len(files)))
     broken = [fact for fact in facts if fact.problem]
     if broken:
         shown = "; ".join(f"{fact.path}: {fact.problem}" for fact in broken[:5])
         more = f"; and {len(broken) - 5} more" if len(broken) > 5 else ""
-        raise DataError(f"{len(broken)} of {len(facts)} files cannot be used: {shown}{more}. Mend or remove them.")
+        raise DataError(f"{len(broken)} of {len(facts)} files cannot be used: {shown}{more}. Repair or remove them.")
     return facts
 
 
@@ -180,7 +186,7 @@ def _examine(path: Path, label: int, target: Input) -> FileFacts:
 
 
 def _without_copies(facts: list[FileFacts], names: tuple[str, ...], root: Path) -> tuple[list[FileFacts], int]:
-    """A picture that is there twice could be trained on and tested on: one copy stays."""
+    """Keeps one copy of each picture: one of two could be trained on and the other tested on."""
     first: dict[bytes, FileFacts] = {}
     for fact in facts:
         kept = first.setdefault(fact.digest, fact)
@@ -190,7 +196,3 @@ def _without_copies(facts: list[FileFacts], names: tuple[str, ...], root: Path) 
                 f"{fact.path.relative_to(root)} ('{names[fact.label]}'). Remove one of them."
             )
     return list(first.values()), len(facts) - len(first)
-
-
-def _threads() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Which image sets are present under a data root, read from the headers of their files alone."""
+"""The image sets under a data root, read from the headers of their files only."""
 
 import zipfile
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Listed:
     images: str
     size: str
     what: str
-    note: str  # how to get what is missing; what stands in for what
+    note: str  # how to get a missing set, or what a combination is made of
 
 
 def list_sets(root: Path) -> list[Listed]:
@@ -45,16 +45,22 @@ def _listed(name: str, root: Path) -> Listed:
 
 
 def _combination(name: str, root: Path, what: str) -> Listed:
-    used, missing = [], []
-    for wanted, substitute in ALL_IMAGES:
-        present = [part for part in (wanted, substitute) if part and (root / f"{part}.npz").is_file()]
-        used += present[:1]
-        if not present:
-            missing.append(wanted)
+    parts = present_parts(root)
+    missing = [wanted for wanted, present in parts.items() if present is None]
     if missing:
         return Listed(name, False, "", "", what, f"needs {', '.join(missing)}")
+    used = [present for present in parts.values() if present is not None]
     count = sum(count_images(root / f"{part}.npz") for part in used)
     return Listed(name, True, f"{count:,}", "", what, f"made of {', '.join(used)}")
+
+
+def present_parts(root: Path) -> dict[str, str | None]:
+    """For each part of "All Images" the set that is present: the paper's own, else its stand-in, else None."""
+    parts: dict[str, str | None] = {}
+    for wanted, substitute in ALL_IMAGES:
+        candidates = [name for name in (wanted, substitute) if name and (root / f"{name}.npz").is_file()]
+        parts[wanted] = candidates[0] if candidates else None
+    return parts
 
 
 def count_images(path: Path) -> int:

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.splits import Images, read_arrays
 from training.data.catalogue import ALL_IMAGES, CATALOGUE, how_to_get
-from training.data.listing import count_images
+from training.data.listing import count_images, present_parts
+from training.data.splits import Images, read_arrays
 from training.errors import DataError
 
 CALIBRATION_IMAGES = 1_000
@@ -22,31 +22,18 @@ NOISE_CHUNK = 500  # images drawn at a time: floats of 10,000 large images would
 
 
 @dataclass(frozen=True)
-class OutsideImages:
+class OodImages:
     """`calibration` may set thresholds, `test` is reported on; no source photo is in both."""
 
-    name: str
     calibration: Images
     test: Images
-    made_of: tuple[str, ...]  # the sets it consists of: more than one for all_images
-
-    @property
-    def stand_ins(self) -> tuple[str, ...]:
-        """The parts that are not the paper's own: to be named wherever a figure is set beside the paper's."""
-        substitutes = {substitute for _, substitute in ALL_IMAGES}
-        return tuple(part for part in self.made_of if part in substitutes)
 
 
-def load_outside(name: str, root: Path, size: int = 32, calibration: int = CALIBRATION_IMAGES) -> OutsideImages:
-    """One named set. `size` is that of noise, which can be made at any; photos come as they are stored."""
+def load_ood(name: str, root: Path, size: int = 32, calibration: int = CALIBRATION_IMAGES) -> OodImages:
+    """One named set. Noise is made at `size`; photos keep the size they are stored at."""
     if name == "all_images":
-        parts = [load_outside(part, root, size, calibration) for part in all_images_parts(root)]
-        return OutsideImages(
-            name,
-            _joined([part.calibration for part in parts]),
-            _joined([part.test for part in parts]),
-            tuple(part.name for part in parts),
-        )
+        parts = [load_ood(part, root, size, calibration) for part in all_images_parts(root)]
+        return OodImages(_joined([part.calibration for part in parts]), _joined([part.test for part in parts]))
     images = noise(name, size) if name in NOISE else _photos(name, root)
     if calibration and len(images) <= calibration:
         raise DataError(
@@ -55,11 +42,11 @@ def load_outside(name: str, root: Path, size: int = 32, calibration: int = CALIB
         )
     chosen = calibration_indices(name, len(images), calibration)
     rest = np.setdiff1d(np.arange(len(images)), chosen)
-    return OutsideImages(name, images[chosen], images[rest], (name,))
+    return OodImages(images[chosen], images[rest])
 
 
 def calibration_indices(name: str, images: int, calibration: int = CALIBRATION_IMAGES) -> NDArray[np.int64]:
-    """Which images of a set are for calibration: the same ones in all sets made from the same photos."""
+    """The images of a set that are for calibration: the same in all sets made from the same photos."""
     source = _source(name)
     order = np.random.default_rng([*source.encode()]).permutation(images)
     return np.sort(order[:calibration])
@@ -68,14 +55,12 @@ def calibration_indices(name: str, images: int, calibration: int = CALIBRATION_I
 def all_images_parts(root: Path) -> tuple[str, ...]:
     """The sets "All Images" consists of here: the paper's where they are present, else their stand-ins."""
     parts = []
-    for wanted, substitute in ALL_IMAGES:
-        present = [name for name in (wanted, substitute) if name and (root / f"{name}.npz").is_file()]
-        if not present:
-            raise DataError(
-                f"all_images needs {' or '.join(n for n in (wanted, substitute) if n)}, and {root} holds neither. "
-                f"To get it: {how_to_get(wanted)}."
-            )
-        parts.append(present[0])
+    stand_ins = dict(ALL_IMAGES)
+    for wanted, present in present_parts(root).items():
+        if present is None:
+            either = " or ".join(name for name in (wanted, stand_ins[wanted]) if name)
+            raise DataError(f"all_images needs {either}, but {root} has none. To get it: {how_to_get(wanted)}.")
+        parts.append(present)
     return tuple(parts)
 
 
@@ -108,7 +93,7 @@ def _joined(parts: list[Images]) -> Images:
 
 
 def noise(name: str, size: int, images: int = NOISE_IMAGES) -> Images:
-    """Noise as the paper defines it, in the 256 levels an image file has: always the same for a size."""
+    """Noise as the paper defines it, in the 256 levels of an image file; always the same for one size."""
     out = np.empty((images, size, size, 3), np.uint8)
     random = np.random.default_rng([*name.encode()])
     for start in range(0, images, NOISE_CHUNK):

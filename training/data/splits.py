@@ -3,7 +3,7 @@
 A set NAME is one file NAME.npz under the data root (`--data-root`, default `data/`): `x_train, y_train, x_test, y_test`
 for a labelled set with its own test part, `x` (and `y`, `label_names`) for a set of one part. Images are uint8
 [N,H,W,3]. `confgate-train data import` writes these files. Your own folder of class sub-folders needs no such file: see
-`data_folder`.
+`folder`.
 """
 
 import hashlib
@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 
 from service.model.bundle import Input
 from service.model.images import fit_array
+from training.data.assign import Assignment, Share, assign, check_classes, check_labels
 from training.data.catalogue import CATALOGUE, how_to_get
 from training.data.folder import FileFacts, FolderImages, Watch, read_folder
-from training.data.assign import Assignment, Share, assign, check_classes, check_labels
 from training.errors import DataError, RecipeError
 from training.recipe import Data
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
+Arrays = dict[str, NDArray[np.generic]]  # what NAME.npz holds
 
 FEW_CALIBRATION_IMAGES = 200
 DEFAULT_TEST_SHARE = 0.15  # of a set that has no test part of its own
@@ -41,13 +42,14 @@ class LabelledImages:
         return len(self.images)
 
     def take(self, indices: NDArray[np.int64]) -> "LabelledImages":
-        lazy = isinstance(self.images, FolderImages)
-        return LabelledImages(self.images.select(indices) if lazy else self.images[indices], self.labels[indices])
+        """The images with these indices, in this order."""
+        images = self.images.select(indices) if isinstance(self.images, FolderImages) else self.images[indices]
+        return LabelledImages(images, self.labels[indices])
 
 
 @dataclass(frozen=True)
 class Splits:
-    """train fits the weights, validation selects, calibration sets thresholds, test is reported once."""
+    """train fits the weights, validation selects, calibration sets thresholds, test is only reported."""
 
     train: LabelledImages
     validation: LabelledImages
@@ -55,17 +57,18 @@ class Splits:
     test: LabelledImages
     label_names: tuple[str, ...]
     fingerprint: str  # of the images and the assignment to splits: two runs with the same one saw the same data
-    input: Input  # how any image was, and when served will be, brought to the network's size
+    input: Input  # how an image is brought to the network's size, here and when it is served
     notes: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> dict[str, int]:
+        """The number of images in each split."""
         return {name: len(getattr(self, name)) for name in ("train", "validation", "calibration", "test")}
 
 
 @dataclass(frozen=True)
 class _Published:
-    """A labelled set as it came, before it is cut."""
+    """A labelled set as published, before it is split."""
 
     train: LabelledImages
     test: LabelledImages | None
@@ -83,7 +86,7 @@ def splits_for(data: Data, root: Path, watch: Watch = unwatched) -> Splits:
     """The splits a recipe's `data` section asks for, of a named set under `root` or of its folder.
 
     `split_seed` belongs to the data, not to the training run: networks trained with different seeds share their
-    calibration images. `limit` keeps that many images of train and test, for quick tries.
+    calibration images. `limit` keeps that many images of train and test, for quick trials.
     """
     published = _read_published(data, root, watch)
     test_share = _test_share(data, published)
@@ -129,7 +132,7 @@ def _read_published(data: Data, root: Path, watch: Watch) -> _Published:
             raise DataError(f"the test part of {data.folder} holds no images. Add some, or remove the folder.")
         return _Published(LabelledImages(*read.train), test, read.label_names, hashlib.sha256(read.digest), read.notes)
     train, test, label_names = load_labelled(data.dataset, root)
-    return _Published(train, test, label_names, hashlib.sha256(np.ascontiguousarray(train.images).reshape(-1)))
+    return _Published(train, test, label_names, hashlib.sha256(np.ascontiguousarray(train.images).reshape(-1).data))
 
 
 def _test_share(data: Data, published: _Published) -> Share | None:
@@ -153,7 +156,7 @@ def _input(data: Data, images: Images | FolderImages | None) -> Input:
     height, width = (data.size, data.size) if data.size is not None or images is None else images.shape[1:3]
     if height != width:
         raise DataError(
-            f"data set '{data.dataset}' has images of {width}×{height} pixels, and networks want squares. Say the side "
+            f"data set '{data.dataset}' has images of {width}×{height} pixels, but networks take squares. Set the side "
             f"with --size (data.size)."
         )
     return Input(
@@ -166,7 +169,7 @@ def _input(data: Data, images: Images | FolderImages | None) -> Input:
 
 
 def _at_size(part: LabelledImages, target: Input) -> LabelledImages:
-    """Arrays at another size than the network's are resized by the code that serves; a folder does it as it decodes."""
+    """Resizes arrays to the network's size with the code that serves; a folder is resized when it is decoded."""
     if isinstance(part.images, FolderImages) or part.images.shape[1:3] == (target.height, target.width):
         return part
     resized = np.empty((len(part), target.height, target.width, 3), np.uint8)
@@ -175,7 +178,7 @@ def _at_size(part: LabelledImages, target: Input) -> LabelledImages:
     return LabelledImages(resized, part.labels)
 
 
-def read_arrays(name: str, root: Path) -> dict[str, NDArray[np.generic]]:
+def read_arrays(name: str, root: Path) -> Arrays:
     """The arrays of one named set, checked for type and shape."""
     path = root / f"{name}.npz"
     if not path.is_file():
@@ -218,7 +221,7 @@ def load_labelled(name: str, root: Path) -> tuple[LabelledImages, LabelledImages
     return train, parts.get("test"), label_names
 
 
-def _label_names(name: str, arrays: dict[str, NDArray[np.generic]], labels: Labels) -> tuple[str, ...]:
+def _label_names(name: str, arrays: Arrays, labels: Labels) -> tuple[str, ...]:
     if "label_names" in arrays:
         return tuple(str(label) for label in arrays["label_names"])
     known = CATALOGUE.get(name)

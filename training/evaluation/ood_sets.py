@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from training.data.catalogue import ALL_IMAGES, CATALOGUE
-from training.data.ood import NOISE, all_images_parts, load_outside
+from training.data.ood import NOISE, all_images_parts, load_ood
 from training.errors import DataError
 from training.evaluation.in_distribution import spread_indices
 from training.evaluation.outputs import ImageSet
@@ -120,7 +120,7 @@ def _load(name: str, root: Path, size: int, limit: int | None) -> Outside:
             f"--ood {name}: no such set. Expected one of {', '.join(present)}, or import it first: "
             f"confgate-train data import {name} FOLDER_OF_IMAGES."
         )
-    loaded = load_outside(name, root, size)
+    loaded = load_ood(name, root, size)
     calibration, test = (
         ImageSet(f"{name} {part}", images if limit is None else images[spread_indices(len(images), limit)])
         for part, images in (("calibration", loaded.calibration), ("test", loaded.test))

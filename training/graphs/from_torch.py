@@ -19,9 +19,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from service.model.session import EXTERNAL_DATA_FOLDER
+from training.data.normalise import normalise
 from training.errors import ExportError
 from training.graphs.progress import images_done
-from training.learning.augment import normalise
 from training.networks import Classifier
 
 Layout = Literal["nchw", "nhwc"]

@@ -8,12 +8,12 @@ import torch
 from numpy.typing import NDArray
 
 from service.model.scores import Floats, ScoreName, score_images, sigmoid
+from training.data.normalise import normalise
 from training.errors import ExportError
 from training.graphs.from_torch import PARITY_BATCHES, PERTURBED_BATCH, TOLERANCE, check_parity, open_graph, run_graph
 from training.graphs.gradient import add_input_preprocessing
 from training.graphs.perturbed_images import MovedImages
 from training.graphs.progress import images_done
-from training.learning.augment import normalise
 from training.metrics.detection import detection_error
 from training.networks import Classifier
 

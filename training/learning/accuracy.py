@@ -1,10 +1,10 @@
-"""Share of right answers while training; what is reported of a finished model is measured on its bundle instead."""
+"""Accuracy during training. The reported accuracy of a finished model is measured on its bundle instead."""
 
 import torch
 from torch import Tensor
 
+from training.data.normalise import normalise
 from training.data.splits import LabelledImages
-from training.learning.augment import normalise
 from training.networks import Classifier
 
 BATCH_PIXELS = 500 * 32 * 32
@@ -12,7 +12,7 @@ BATCH_PIXELS = 500 * 32 * 32
 
 @torch.no_grad()
 def accuracy(network: Classifier, part: LabelledImages, mean: Tensor, std: Tensor) -> float:
-    """In evaluation mode and fp32, on the device of `mean`."""
+    """The share of correctly classified images, in evaluation mode and fp32, on the device of `mean`."""
     network.eval()
     batch = max(1, BATCH_PIXELS // (part.images.shape[1] * part.images.shape[2]))
     right = 0

@@ -1,10 +1,10 @@
 """Training batches by step number. What a step sees depends on the seed and the step alone.
 
-So a resumed run repeats a step exactly, worker processes may be many or none, and each of several ranks takes its part
-of the same batch that one process would have seen.
+A resumed run therefore repeats a step exactly, with any number of worker processes, and each rank takes its part of the
+batch that a single process would see.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -15,13 +15,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from training.data.folder import FolderImages
-from training.data.splits import LabelledImages
+from training.data.splits import Images, LabelledImages, Labels
 from training.errors import RecipeError
-from training.learning.augment import augment, cutout_mask, flips, pad_images
+from training.learning.augmentation.batch import augment, cutout_mask, flips, pad_images
 from training.recipe import Recipe
 
 
 class Batch(NamedTuple):
+    """One rank's part of a training batch."""
+
     images: Tensor  # [B,H,W,3] uint8, augmented
     kept: Tensor  # [B,H,W], False where Cutout blanks a pixel
     labels: Tensor  # [B]
@@ -30,6 +32,8 @@ class Batch(NamedTuple):
 
 
 class Batches(Protocol):
+    """A source of batches by step number."""
+
     def between(self, first_step: int, last_step: int) -> Iterator[Batch]:
         """The batches of these steps, in order, without the last."""
         ...
@@ -50,6 +54,7 @@ class Plan:
         return self.images // self.batch_size
 
     def check(self) -> None:
+        """Fails for a batch size that the number of images or ranks does not allow."""
         if self.steps_per_epoch == 0:
             raise RecipeError(
                 f"optimiser.batch_size is {self.batch_size}, but there are only {self.images} training images. "
@@ -67,6 +72,7 @@ class Plan:
 
     @property
     def mine(self) -> slice:
+        """The part of each batch that this rank takes."""
         share = self.batch_size // self.world
         return slice(self.rank * share, (self.rank + 1) * share)
 
@@ -83,7 +89,7 @@ def step_generator(seed: int, number: int, purpose: str) -> torch.Generator:
 
 
 def make_batches(part: LabelledImages, recipe: Recipe, plan: Plan, device: torch.device, workers: int) -> Batches:
-    """Arrays are augmented whole, in memory; the images of a folder by worker processes that decode them."""
+    """Arrays are augmented in memory; worker processes decode and augment the images of a folder."""
     if isinstance(part.images, FolderImages):
         return FolderBatches(part.images, part.labels, recipe, plan, workers)
     if recipe.augment.smallest_area > 0:
@@ -97,9 +103,7 @@ def make_batches(part: LabelledImages, recipe: Recipe, plan: Plan, device: torch
 class ArrayBatches:
     """All images in memory, on the device that trains."""
 
-    def __init__(
-        self, images: np.ndarray, labels: np.ndarray, recipe: Recipe, plan: Plan, device: torch.device
-    ) -> None:
+    def __init__(self, images: Images, labels: Labels, recipe: Recipe, plan: Plan, device: torch.device) -> None:
         self.recipe, self.plan = recipe, plan
         self.padded = pad_images(torch.from_numpy(images), recipe.augment).to(device)
         self.labels = torch.from_numpy(labels)
@@ -120,19 +124,19 @@ class ArrayBatches:
 class FolderBatches(Dataset[Batch]):
     """Images decoded and augmented as they are needed; item k is the batch of step k."""
 
-    def __init__(self, images: FolderImages, labels: Sequence[int], recipe: Recipe, plan: Plan, workers: int) -> None:
+    def __init__(self, images: FolderImages, labels: Labels, recipe: Recipe, plan: Plan, workers: int) -> None:
         self.images, self.recipe, self.plan, self.workers = images, recipe, plan, workers
-        self.labels = torch.as_tensor(labels)
+        self.labels = torch.from_numpy(labels)
 
     def between(self, first_step: int, last_step: int) -> Iterator[Batch]:
-        # batch_size None: one item is one batch, made whole by one worker; the loader hands them over in order.
+        # batch_size None: one item is one whole batch, made by one worker; the loader returns them in order.
         loader = DataLoader(
             self, batch_size=None, sampler=range(first_step, last_step), num_workers=self.workers, pin_memory=False
         )
         return iter(loader)
 
     def __getitem__(self, step: int) -> Batch:
-        from training.learning.photos import augment_photo  # torchvision: only where photos are streamed
+        from training.learning.augmentation.photo import augment_photo  # torchvision: only where photos are streamed
 
         indices, generator = self.plan.indices(step), step_generator(self.plan.seed, step, "step")
         dropout_seed = _draw_seed(generator)

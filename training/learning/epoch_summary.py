@@ -1,21 +1,10 @@
-"""An epoch's figures, gathered step by step, and the collapse guard: when learned confidence loses its meaning."""
+"""The figures of an epoch, summed step by step, and warnings when learned confidence collapses."""
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from training.learning.loss import BudgetController
-
-
-@dataclass
-class EpochReport:
-    epoch: int
-    train_accuracy: float
-    train_wrong: int
-    validation_accuracy: float
-    confidence_loss: float
-    confidence_spread: float
-    confidence_weight: float
-    warnings: list[str] = field(default_factory=list)
+from training.learning.runtime.listener import EpochReport
 
 
 @dataclass
@@ -53,6 +42,7 @@ class EpochSummary:
         return asdict(self)
 
     def report(self, epoch: int, validation: float, controller: BudgetController, learns: bool) -> EpochReport:
+        """The whole epoch. `learns` says whether there is a branch to warn of."""
         variance = (self.confidence_square_sum - self.confidence_sum**2 / self.seen) / max(1, self.seen - 1)
         report = EpochReport(
             epoch=epoch,
@@ -63,13 +53,13 @@ class EpochSummary:
             confidence_spread=math.sqrt(max(0.0, variance)),
             confidence_weight=controller.weight,
         )
-        if learns and epoch > 0:  # the first epoch is far from everything
+        if learns and epoch > 0:  # in the first epoch nothing has converged yet
             report.warnings = collapse_warnings(report, self.seen, controller.budget)
         return report
 
 
 def collapse_warnings(report: EpochReport, seen: int, budget: float) -> list[str]:
-    """The three ways learned confidence loses its meaning (section 2.3 of the paper)."""
+    """One for each way in which learned confidence has lost its meaning (section 2.3 of the paper)."""
     found = []
     if report.confidence_spread < 0.02:
         found.append(

@@ -1,4 +1,4 @@
-"""Reads a finished training run: what it was, its weights, and the very data it was trained on."""
+"""Reads a finished training run: its recipe, its weights and the data it was trained on."""
 
 import json
 from dataclasses import dataclass, replace
@@ -9,14 +9,16 @@ import torch
 
 from training.data.splits import Splits, splits_for
 from training.errors import ExportError, RecipeError
-from training.learning.initial_network import commands_of
-from training.learning.loop import average_of
+from training.learning.optimiser import average_of
+from training.learning.pretrained import commands_of
 from training.networks import Classifier, add_confidence_branch, build_network
 from training.recipe import Recipe, parse_recipe
 
 
 @dataclass(frozen=True)
 class TrainedRun:
+    """A finished run, ready to be exported."""
+
     recipe: Recipe
     seed: int
     network: Classifier
@@ -24,12 +26,12 @@ class TrainedRun:
     mean: list[float]
     std: list[float]
     image_size: int
-    made_by: tuple[str, ...]  # the commands, this run's last
+    made_by: tuple[str, ...]  # the commands that led to it, its own last
     branch_left_out: bool = False  # trained with a branch that is not in `network`
 
 
 def read_run(folder: Path, data_root: Path) -> TrainedRun:
-    """The run under `folder`; refused when it is unfinished or the data under `data_root` is not what it saw."""
+    """The run under `folder`. Fails if it is unfinished, or if `data_root` holds other data than it was trained on."""
     record = folder / "run.json"
     if not record.is_file() or not (folder / "checkpoint.pt").is_file():
         raise RecipeError(f"{folder} holds no training run. Expected a folder written by 'confgate-train fit … --out'.")
@@ -49,14 +51,14 @@ def read_run(folder: Path, data_root: Path) -> TrainedRun:
 
 
 def without_branch(run: TrainedRun) -> TrainedRun:
-    """The same training's baseline: its classifier alone, where the branch beside it has not touched it."""
+    """The classifier alone, as a baseline. Fails if the branch has influenced how the classifier was trained."""
     settings = run.recipe.confidence
     if run.network.branch is None:
         raise ExportError("--without-branch: this run has no confidence branch; export it as it is.")
     if settings.shapes_features or settings.hints_for == "network" or run.recipe.optimiser.trains == "branch":
         raise ExportError(
             "--without-branch is for runs whose branch left the classifier alone (confidence.shapes_features=false and "
-            "confidence.hints_for=branch, trained together): of this one it would not be the baseline. Train the "
+            "confidence.hints_for=branch, trained together): for this run it would not be the baseline. Train the "
             "recipe that ends in -baseline."
         )
     run.network.branch = None
@@ -80,8 +82,8 @@ def _trained_network(folder: Path, state: dict[str, Any], identity: dict[str, An
         network.load_state_dict(state["network"])
         return network.eval()
     averaged.load_state_dict(state["averaged"])
-    trained: Classifier = averaged.module
-    return trained.eval()
+    assert isinstance(averaged.module, Classifier)
+    return averaged.module.eval()
 
 
 def _same_splits(recipe: Recipe, identity: dict[str, Any], data_root: Path) -> Splits:

@@ -1,72 +1,32 @@
 """The training loop. A run is a folder: see `run_folder`.
 
-Killed at any moment, the same command goes on from the last checkpoint and ends with the same weights: everything a
-step draws at random (order, crops, Cutout, hints) depends on the seed and the step number alone.
+A run that is killed at any moment goes on from its last checkpoint with the same command, and ends with the same
+weights: everything a step draws at random (order, crops, Cutout, hints) depends on the seed and the step number alone.
 """
 
-import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from training.data.normalise import normalisation_for
 from training.data.splits import Splits
-from training.errors import RecipeError
 from training.learning.accuracy import accuracy
-from training.learning.augment import normalise, shrink_early
-from training.learning.batches import Batch, Plan, make_batches, step_generator
-from training.learning.epoch_summary import EpochReport, EpochSummary, StepTotals
-from training.learning.hard_images import harden
-from training.learning.initial_network import fresh_network, keep_classifier, load_pretrained
-from training.learning.loss import BudgetController, confidence_loss
-from training.learning.optimiser import average_of, make_optimiser
+from training.learning.batches import Batch, Plan, make_batches
+from training.learning.epoch_summary import EpochSummary, StepTotals
+from training.learning.fresh_network import fresh_network
+from training.learning.learner import Learner
+from training.learning.pretrained import keep_classifier, load_pretrained
 from training.learning.run_folder import RunFolder
 from training.learning.runtime.execution import Execution, choose_execution
+from training.learning.runtime.listener import Listener, RunResult, RunStart, StepReport
 from training.learning.runtime.ranks import Ranks
-from training.learning.runtime.scalars import Scalars
-from training.networks import Classifier
 from training.recipe import Recipe
-
-__all__ = ["EpochReport", "Run", "RunResult", "StepReport", "average_of"]
-
-LOGGED_STEPS = 2_000  # about so many lines of metrics.jsonl are steps, however long the run
-
-
-@dataclass
-class StepReport:
-    """What the progress display and metrics.jsonl show of one step, over all ranks."""
-
-    epoch: int
-    step: int
-    total_steps: int
-    loss: float
-    confidence_loss: float
-    confidence_weight: float
-    accuracy: float
-    images_per_second: float
-    seconds_left: float
-
-
-@dataclass
-class RunResult:
-    """The exit summary, also result.json."""
-
-    steps: int
-    seconds: float
-    validation_accuracy: float
-    confidence_loss: float
-    confidence_weight: float
-    warnings: list[str]
 
 
 class Run:
-    """A training run that can be stopped after any step and taken up again."""
+    """A training run that can be stopped after any step and resumed."""
 
     def __init__(
         self,
@@ -85,155 +45,92 @@ class Run:
         self.folder = RunFolder(folder)
         self.execution, self.ranks = execution or choose_execution("cpu"), ranks or Ranks()
         self.checkpoint_seconds = checkpoint_seconds
-        device = self.execution.device
         batch_size = recipe.optimiser.batch_size
         self.plan = Plan(seed, len(splits.train), batch_size, self.ranks.rank, self.ranks.world)
         self.plan.check()
         self.total_steps = self.plan.steps_per_epoch * recipe.optimiser.epochs
-        self.batches = make_batches(splits.train, recipe, self.plan, device, workers)
-        mean, std = normalisation_for(recipe.data, splits)
-        self.network = fresh_network(recipe, splits, seed, mean, std)
-        self.network.branch_shapes_features = recipe.confidence.shapes_features
-        self.pretrained = load_pretrained(self.network, init) if init else None
-        self.branch_only = recipe.optimiser.trains == "branch"
-        if self.branch_only:
-            keep_classifier(self.network, self.pretrained, splits.fingerprint)
-        self.execution.prepare(self.network)
-        self.mean, self.std = mean.to(device), std.to(device)
-        self.averaged = average_of(self.network, recipe.optimiser.average_decay)
-        self.optimiser = make_optimiser(self.network, recipe.optimiser)
-        self.forward = self.execution.faster(self.ranks.shared(self.network, device))
-        settings = recipe.confidence
-        self.controller = BudgetController(
-            settings.budget,
-            settings.initial_weight,
-            self.total_steps,
-            settings.rule,
-            settings.speed,
-            settings.relative_step,
+        self.batches = make_batches(splits.train, recipe, self.plan, self.execution.device, workers)
+        self.mean, self.std = normalisation_for(recipe.data, splits)
+        network = fresh_network(recipe, splits, seed, self.mean, self.std)
+        self.pretrained = load_pretrained(network, init) if init else None
+        if recipe.optimiser.trains == "branch":
+            keep_classifier(network, self.pretrained, splits.fingerprint)
+        self.learner = Learner(
+            network,
+            recipe,
+            mean=self.mean,
+            std=self.std,
+            seed=seed,
+            total_steps=self.total_steps,
+            execution=self.execution,
+            ranks=self.ranks,
         )
         self.step = 0
-        self.seconds = 0.0  # of training, over all processes that worked on this run one after the other
+        self.seconds = 0.0  # of training, summed over all processes that worked on this run one after the other
         self.summary = EpochSummary()
 
-    @property
-    def served_network(self) -> Classifier:
-        """The weights to evaluate and export: the average where one is kept."""
-        return self.network if self.averaged is None else self.averaged.module
-
-    def train(self, on_step: Callable[[StepReport], None], on_epoch: Callable[[EpochReport], None]) -> RunResult | None:
-        """From where `resume` left it to the end; the result on the main rank."""
-        with Scalars(self.folder.path / "tensorboard", self.step, self.ranks.is_main) as scalars:
-            saved_at = ended = time.monotonic()
-            seconds_a_step = 0.0
-            log_every = max(1, self.total_steps // LOGGED_STEPS)
-            for batch in self.batches.between(self.step, self.total_steps):
-                epoch = self.step // self.plan.steps_per_epoch
-                totals = self._train_step(epoch, batch)
-                took, ended = time.monotonic() - ended, time.monotonic()
-                self.seconds += took
-                seconds_a_step = took if seconds_a_step == 0 else 0.9 * seconds_a_step + 0.1 * took
-                report = self._report(epoch, totals, seconds_a_step)
-                if self.ranks.is_main and (self.step % log_every == 0 or self.step == self.total_steps):
-                    self.folder.append({"kind": "step"} | asdict(report))
-                    scalars.add_step(report, self.optimiser.param_groups[0]["lr"], self.recipe.confidence.enabled)
-                on_step(report)
-                if self.step % self.plan.steps_per_epoch == 0:
-                    self._end_epoch(epoch, scalars, on_epoch)
-                    saved_at = ended = time.monotonic()
-                elif time.monotonic() - saved_at > self.checkpoint_seconds:
-                    self.save_checkpoint()
-                    saved_at = ended = time.monotonic()
+    def train(self, listeners: Sequence[Listener] = ()) -> None:
+        """Trains from the step where the run stands to its end; the main rank tells the listeners how it goes."""
+        heard = listeners if self.ranks.is_main else ()
+        for listener in heard:
+            listener.started(self._start())
+        saved_at = ended = time.monotonic()
+        seconds_a_step = 0.0
+        for batch in self.batches.between(self.step, self.total_steps):
+            epoch = self.step // self.plan.steps_per_epoch
+            totals = self._train_step(epoch, batch)
+            took, ended = time.monotonic() - ended, time.monotonic()
+            self.seconds += took
+            seconds_a_step = took if seconds_a_step == 0 else 0.9 * seconds_a_step + 0.1 * took
+            self._report_step(epoch, totals, seconds_a_step, heard)
+            epoch_ended = self.step % self.plan.steps_per_epoch == 0
+            if epoch_ended:
+                self._end_epoch(epoch, heard)
+            if epoch_ended or time.monotonic() - saved_at > self.checkpoint_seconds:
+                self.save_checkpoint()
+                saved_at = ended = time.monotonic()
         self.ranks.wait()
-        return self._finish() if self.ranks.is_main else None
+        if self.ranks.is_main:
+            self._finish(heard)
 
     def _train_step(self, epoch: int, batch: Batch) -> StepTotals:
-        device = self.execution.device
-        torch.manual_seed(batch.dropout_seed + self.ranks.rank)  # dropout, where a network has it
-        images = normalise(batch.images.to(device), self.mean, self.std) * batch.kept.to(device)[:, None]
-        images = shrink_early(images, self.step / self.total_steps, self.recipe.augment)
-        labels, hinted = batch.labels.to(device), batch.hinted.to(device)
-        ordinary = len(labels)
-        if hard := round(self.recipe.confidence.hard_share * ordinary):
-            images = torch.cat([images, self._hard_images(batch.images[:hard].to(device))])
-            labels, hinted = torch.cat([labels, labels[:hard]]), torch.cat([hinted, hinted[:hard]])
-        rate = self.recipe.optimiser.schedule.multiplier(self.step / self.total_steps, epoch)
-        for group in self.optimiser.param_groups:
-            group["lr"] = group["full_rate"] * rate
-        self.network.train(not self.branch_only)  # a classifier that is kept keeps its batch norms' statistics too
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.execution.bf16):
-            logits, z = self.forward(images)
-        if z is None:
-            loss, l_c = F.cross_entropy(logits.float(), labels), None
-        else:
-            parts = confidence_loss(logits, z, labels, hinted, self.controller.weight, self.recipe.confidence.hints_for)
-            # The budget is one for ordinary images, however many hard ones there are beside them.
-            z = z[:ordinary]
-            loss, l_c = parts.total, -F.logsigmoid(z.float()).mean()
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        totals = self._totals(logits[:ordinary].detach(), labels[:ordinary], loss, l_c, z)
-        if not math.isfinite(totals.loss):
-            raise RecipeError(
-                f"the loss became {totals.loss} at step {self.step + 1}: training has diverged. Lower "
-                f"optimiser.learning_rate; the last checkpoint is from before."
-            )
-        self.optimiser.step()
-        if totals.confidence_loss is not None:
-            self.controller.update(totals.confidence_loss)
-        if self.averaged is not None:
-            self.averaged.update_parameters(self.network)
+        totals = self.learner.learn(batch, self.step, epoch)
         self.step += 1
         self.summary.add(totals)
         return totals
 
-    def _hard_images(self, images: Tensor) -> Tensor:
-        generator = step_generator(self.seed, self.step, f"hard {self.ranks.rank}")
-        return normalise(harden(images, generator), self.mean, self.std)
-
-    def _totals(self, logits: Tensor, labels: Tensor, loss: Tensor, l_c: Tensor | None, z: Tensor | None) -> StepTotals:
-        """One step over all ranks. λ follows the global L_c, so all ranks keep the same λ."""
-        images = len(labels)
-        c = torch.zeros(0) if z is None else torch.sigmoid(z.detach().double())
-        local = [
-            images,
-            int((logits.argmax(1) == labels).sum()),
-            loss.item() * images,
-            0.0 if l_c is None else l_c.item() * images,
-            c.sum().item(),
-            (c**2).sum().item(),
-        ]
-        seen, right, loss_sum, l_c_sum, c_sum, c_square_sum = self.ranks.total(local, self.execution.device)
-        mean_l_c = None if l_c is None else l_c_sum / seen
-        return StepTotals(int(seen), int(right), loss_sum / seen, mean_l_c, c_sum, c_square_sum)
-
-    def _report(self, epoch: int, totals: StepTotals, seconds_a_step: float) -> StepReport:
-        return StepReport(
+    def _report_step(
+        self, epoch: int, totals: StepTotals, seconds_a_step: float, listeners: Sequence[Listener]
+    ) -> None:
+        report = StepReport(
             epoch=epoch,
             step=self.step,
             total_steps=self.total_steps,
             loss=totals.loss,
             confidence_loss=totals.confidence_loss or 0.0,
-            confidence_weight=self.controller.weight,
+            confidence_weight=self.learner.controller.weight,
             accuracy=totals.right / totals.images,
             images_per_second=totals.images / seconds_a_step,
             seconds_left=(self.total_steps - self.step) * seconds_a_step,
         )
+        if self.ranks.is_main and report.is_logged:
+            self.folder.append({"kind": "step"} | asdict(report))
+        for listener in listeners:
+            listener.step_done(report, self.learner.learning_rate)
 
-    def _end_epoch(self, epoch: int, scalars: Scalars, on_epoch: Callable[[EpochReport], None]) -> None:
+    def _end_epoch(self, epoch: int, listeners: Sequence[Listener]) -> None:
         summary, self.summary = self.summary, EpochSummary()
         if not self.ranks.is_main:
             return
         started = time.monotonic()
-        right = accuracy(self.served_network, self.splits.validation, self.mean, self.std)
+        validation = accuracy(self.learner.served_network, self.splits.validation, self.learner.mean, self.learner.std)
         self.seconds += time.monotonic() - started
-        report = summary.report(epoch, right, self.controller, self.recipe.confidence.enabled)
+        report = summary.report(epoch, validation, self.learner.controller, self.recipe.confidence.enabled)
         self.folder.append({"kind": "epoch", "step": self.step} | asdict(report))
-        scalars.add_epoch(report, self.step, self.recipe.confidence.enabled)
-        self.save_checkpoint()
-        on_epoch(report)
+        for listener in listeners:
+            listener.epoch_done(report, self.step, self.seconds)
 
-    def _finish(self) -> RunResult:
+    def _finish(self, listeners: Sequence[Listener]) -> None:
         epochs = list(self.folder.records("epoch"))
         warnings = [f"epoch {record['epoch'] + 1}: {text}" for record in epochs for text in record["warnings"]]
         last = epochs[-1]
@@ -246,7 +143,23 @@ class Run:
             warnings=warnings,
         )
         self.folder.write_result(asdict(result))
-        return result
+        for listener in listeners:
+            listener.finished(result)
+
+    def _start(self) -> RunStart:
+        return RunStart(
+            recipe=self.recipe.name,
+            dataset=self.recipe.data.dataset,
+            sizes=self.splits.sizes,
+            notes=self.splits.notes,
+            execution=self.execution.description,
+            pretrained=None if self.pretrained is None else self.pretrained.describe(),
+            step=self.step,
+            total_steps=self.total_steps,
+            steps_per_epoch=self.plan.steps_per_epoch,
+            epochs=self.recipe.optimiser.epochs,
+            budget=self.recipe.confidence.budget if self.recipe.confidence.enabled else None,
+        )
 
     def identity(self) -> dict[str, Any]:
         """What a run is: two runs with the same identity on one machine end with the same weights."""
@@ -264,15 +177,12 @@ class Run:
         }
 
     def save_checkpoint(self) -> None:
-        """Everything that is not decided by the seed and the step; by the main rank only."""
+        """Saves everything that does not follow from the seed and the step; only the main rank writes."""
         if not self.ranks.is_main:
             return
         self.folder.save(
             {
-                "network": self.network.state_dict(),
-                "averaged": None if self.averaged is None else self.averaged.state_dict(),
-                "optimiser": self.optimiser.state_dict(),
-                "confidence_weight": self.controller.weight,
+                **self.learner.state(),
                 "step": self.step,
                 "summary": self.summary.state(),
                 "seconds": self.seconds,
@@ -281,21 +191,17 @@ class Run:
         )
 
     def resume(self) -> str | None:
-        """Takes up the run in its folder, or begins one; says what can no longer be promised of it."""
+        """Resumes the run in its folder, or begins one; returns a warning if its weights will not be reproducible."""
         if self.ranks.is_main:
             self.folder.claim(self.identity())
         self.ranks.wait()
         state = self.folder.load(self.execution.device)
-        self.ranks.wait()  # nobody may write a checkpoint while another still reads
+        self.ranks.wait()  # no rank may write a checkpoint while another still reads
         if state is None:
             if self.ranks.is_main:
                 self.folder.forget_after(0)
             return None
-        self.network.load_state_dict(state["network"])
-        if self.averaged is not None:
-            self.averaged.load_state_dict(state["averaged"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.controller.weight = state["confidence_weight"]
+        self.learner.load_state(state)
         self.step = state["step"]
         self.summary = EpochSummary(**state.get("summary", {}))
         self.seconds = state.get("seconds", 0.0)

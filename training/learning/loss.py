@@ -28,14 +28,14 @@ def confidence_loss(
     confidence_logit: Tensor,
     labels: Tensor,
     hinted: Tensor,
-    weight: float,
+    weight: float | Tensor,
     hints_for: Literal["network", "branch"] = "network",
 ) -> ConfidenceLoss:
     """L = L_t + λ·L_c; `hinted` [N] says which samples may ask for hints (half of them, in the paper).
 
-    Of an image that asks for much of a hint the classifier learns little, for the hint has lowered its loss. That is
-    the paper's loss, `hints_for` the whole "network". With "branch" the classifier's gradient is that of plain
-    cross-entropy on every image, and the branch's is the paper's: it sees the same p and the same hints.
+    With `hints_for="network"` it is the paper's loss: a hint lowers the loss of its image, so the classifier learns
+    little from images that get large hints. With "branch" the classifier gets the gradient of plain cross-entropy on
+    every image, and the branch that of the paper's loss: it sees the same p and the same hints.
     """
     logits, confidence_logit = logits.float(), confidence_logit.float()  # also under automatic mixed precision
     log_p = F.log_softmax(logits, dim=1).gather(1, labels[:, None]).squeeze(1)
@@ -75,7 +75,7 @@ class BudgetController:
         self.relative_step = relative_step
 
     def update(self, confidence_loss: float) -> None:
-        """One step with the L_c just seen (over all ranks, not one)."""
+        """Moves λ once, by the L_c of the last step (over all ranks)."""
         if self.rule == "sign":
             if confidence_loss > self.budget:
                 self.weight /= 1 - self.relative_step

@@ -20,12 +20,13 @@ def average_of(network: Classifier, decay: float) -> AveragedModel | None:
     """A moving average of weights and batch-norm statistics, where the recipe asks for one."""
     if decay == 0:
         return None
-    return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+    update = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return AveragedModel(network, multi_avg_fn=update, use_buffers=True)
 
 
 def make_optimiser(network: Classifier, settings: Optimiser) -> torch.optim.Optimizer:
-    """Nesterov SGD; one-dimensional parameters are decayed only where the recipe says so, and the body's may have
-    a rate of their own. With `filter_rate` the body's filters take orthogonal steps instead.
+    """Nesterov SGD. One-dimensional parameters are decayed only if the recipe says so, and those of the body may have
+    their own rate. With `filter_rate` the body's filters take orthogonal steps instead.
 
     The offsets of batch norms take a far higher rate than weights; the few of the head and the branch do not.
     """
@@ -53,9 +54,9 @@ def make_optimiser(network: Classifier, settings: Optimiser) -> torch.optim.Opti
 class OrthogonalSGD(torch.optim.SGD):
     """SGD whose `orthogonal` groups step along the nearest orthogonal matrix of their momentum (Muon).
 
-    Each filter bank is one matrix, output channels by the rest. All its directions then move equally far, the rare
-    ones too; training/LOG.md has what that gains. Before each step the bank is brought back to the
-    norm √(output channels): behind a batch norm its scale means nothing, but a growing one would shrink the steps.
+    Each filter bank is one matrix, output channels by the rest. All its directions then move equally far, rare ones
+    included; training/LOG.md shows the gain. Before each step the bank is rescaled to the norm √(output channels): the
+    batch norm behind it cancels its scale, but a growing scale would shrink the steps.
     """
 
     @torch.no_grad()
@@ -66,7 +67,7 @@ class OrthogonalSGD(torch.optim.SGD):
         for group in orthogonal:
             for parameter in group["params"]:
                 self._step_orthogonally(parameter, group)
-                parameter.grad = None  # hidden from SGD's own step, which leaves such parameters alone
+                parameter.grad = None  # SGD's own step skips parameters without a gradient
         super().step()
         for parameter, gradient in zip((p for g in orthogonal for p in g["params"]), gradients, strict=True):
             parameter.grad = gradient
@@ -88,7 +89,7 @@ def orthogonal_like(matrix: Tensor) -> Tensor:
     """U·Vᵀ of the matrix's singular value decomposition, roughly: singular values end between about 0.7 and 1.2."""
     a, b, c = NEWTON_SCHULZ
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    x = wide / (wide.norm() + 1e-7)
+    x: Tensor = wide / (wide.norm() + 1e-7)
     for _ in range(NEWTON_SCHULZ_ROUNDS):
         square = x @ x.T
         x = a * x + (b * square + c * square @ square) @ x

@@ -1,6 +1,6 @@
 """A run on disk: run.json (what it is), checkpoint.pt, metrics.jsonl, tensorboard/, and result.json once it is done.
 
-Every file is replaced in one step or only appended to, so a kill at any moment leaves something to go on from.
+Every file is replaced atomically or only appended to, so a run that is killed at any moment can be resumed.
 """
 
 import json
@@ -21,11 +21,13 @@ if sys.platform != "win32":
 
 
 class RunFolder:
+    """Reads and writes the files of one run."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def claim(self, identity: dict[str, Any]) -> None:
-        """Makes the folder this run's; one that holds another run, or that another process trains in, is refused."""
+        """Claims the folder for this run. Fails if it holds another run, or if another process is training in it."""
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock()
         record = self.path / "run.json"
@@ -39,7 +41,7 @@ class RunFolder:
             self._replace("run.json", json.dumps(identity, indent=1) + "\n")
 
     def _lock(self) -> None:
-        """Until this process ends: two that write the same checkpoints would spoil each other's."""
+        """Locks the folder until this process ends: two processes would overwrite each other's checkpoints."""
         if sys.platform == "win32":
             return
         lock = os.open(self.path / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -52,6 +54,7 @@ class RunFolder:
             ) from problem
 
     def save(self, state: dict[str, Any]) -> None:
+        """Replaces the checkpoint."""
         partial = self.path / "checkpoint.pt.partial"
         with partial.open("wb") as file:
             torch.save(state, file)
@@ -60,6 +63,7 @@ class RunFolder:
         partial.replace(self.path / "checkpoint.pt")
 
     def load(self, device: torch.device) -> dict[str, Any] | None:
+        """The checkpoint; None if there is none yet."""
         checkpoint = self.path / "checkpoint.pt"
         if not checkpoint.is_file():
             return None
@@ -73,6 +77,7 @@ class RunFolder:
         return state
 
     def append(self, record: dict[str, Any]) -> None:
+        """Adds one line to metrics.jsonl."""
         with (self.path / "metrics.jsonl").open("a") as log:
             log.write(json.dumps(record) + "\n")
 
@@ -85,7 +90,7 @@ class RunFolder:
                 yield record
 
     def forget_after(self, step: int) -> None:
-        """Drops what a killed process logged after its last checkpoint: those steps are taken again."""
+        """Drops what a killed process logged after its last checkpoint: a resumed run takes those steps again."""
         log = self.path / "metrics.jsonl"
         if log.is_file():
             records = (_parsed(line) for line in log.read_text().splitlines())
@@ -102,7 +107,7 @@ class RunFolder:
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
-    """A line of the log; None for one that was cut off by a kill."""
+    """A line of the log; None for a line that is cut off because the process was killed."""
     try:
         record: dict[str, Any] = json.loads(line)
     except json.JSONDecodeError:
@@ -111,9 +116,9 @@ def _parsed(line: str) -> dict[str, Any] | None:
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What makes two runs different ones. Fields added since the old one was begun count with their defaults."""
+    """How two runs differ. Recipe fields that are newer than the old run count with their defaults."""
     old_recipe, new_recipe = (_flat(parse_recipe(run["recipe"]).model_dump(mode="json")) for run in (old, new))
-    old_recipe["data.folder"] = new_recipe["data.folder"] = ""  # a moved folder is the same data: see the fingerprint
+    old_recipe["data.folder"] = new_recipe["data.folder"] = ""  # it may move: the fingerprint identifies its images
     found = [
         f"{field} is {new_recipe.get(field)!r}, it was {old_recipe.get(field)!r}"
         for field in sorted(old_recipe.keys() | new_recipe.keys())

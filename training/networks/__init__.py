@@ -30,12 +30,12 @@ Builder = Callable[[int, int], Classifier]  # from the number of classes and the
 
 
 def build_network(name: str, classes: int, size: int, widths: tuple[int, ...] | None = None) -> Classifier:
-    """The network a recipe names for images of size×size pixels, with fresh weights from torch's global generator."""
+    """The network a recipe names for images of size×size pixels, with random weights from torch's global generator."""
     return _builder(name, widths)(classes, size)
 
 
 def check_network(name: str, widths: tuple[int, ...] | None = None) -> None:
-    """Refuses what `build_network` would refuse for images of any size: to be asked before images are read."""
+    """Fails where `build_network` would fail for images of any size; call it before images are read."""
     _builder(name, widths)
 
 

@@ -17,7 +17,7 @@ from training.errors import RecipeError
 from training.networks.branch import Classifier
 
 PREFIX = "torchvision:"
-# Their training mode returns the logits of two more heads; a network with one head is what a branch can be added to.
+# In training mode these return the logits of extra heads too; a branch needs a network with one head.
 WITHOUT_AUXILIARY_HEADS: dict[str, Any] = {"aux_logits": False, "init_weights": True}
 
 
@@ -27,7 +27,7 @@ def torchvision_names() -> list[str]:
 
 
 def check_torchvision_name(name: str) -> None:
-    """Refuses what torchvision has no classifier of."""
+    """Fails if torchvision has no classifier of this name."""
     if name not in torchvision_names():
         near = difflib.get_close_matches(name, torchvision_names(), n=3)
         hint = f"Did you mean {' or '.join(near)}?" if near else f"For example {PREFIX}resnet18."

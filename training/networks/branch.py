@@ -1,4 +1,4 @@
-"""The confidence branch, and the one shape every network has: body → features → class head and confidence branch."""
+"""The confidence branch, and the form of every network: body → features → class head and confidence branch."""
 
 from typing import NamedTuple
 
@@ -11,19 +11,21 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
 
 
 class Output(NamedTuple):
+    """What every network returns."""
+
     logits: Tensor  # [N,K]
     confidence_logit: Tensor | None  # [N]; None for a network without the branch
 
 
 class Classifier(nn.Module):
-    """A body that gives [N,D] features, a head that turns them into logits, and maybe a confidence branch."""
+    """A body that gives [N,D] features, a head that turns them into logits, and an optional confidence branch."""
 
     def __init__(self, body: nn.Module, head: nn.Module, feature_width: int) -> None:
         super().__init__()
         self.body, self.head, self.feature_width = body, head, feature_width
         self.branch: nn.Module | None = None
-        self.branch_reads_layers = False  # beside the features the mean of each channel of the layers before
-        self.branch_shapes_features = True  # in training; false: its loss ends where the branch begins
+        self.branch_reads_layers = False  # also the mean of each channel of the layers before the features
+        self.branch_shapes_features = True  # False: gradients of the branch stop at the features
 
     def forward(self, x: Tensor) -> Output:
         if self.branch is None:
@@ -35,7 +37,7 @@ class Classifier(nn.Module):
         return Output(self.head(features), self.branch(read).squeeze(1))
 
     def _features_and_means(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The body's output, and on the way to it the mean over each channel of every activation."""
+        """The body's output, and the mean over each channel of every activation before it."""
         assert isinstance(self.body, nn.Sequential)
         means = []
         for layer in self.body:
@@ -50,8 +52,8 @@ def add_confidence_branch(
 ) -> Classifier:
     """Adds fully connected layers from the penultimate features to one confidence logit; () is a single Linear.
 
-    With `reads_layers` they also see the mean of each channel of the layers before: what an image is made of, which the
-    features, learnt to tell classes apart, have mostly forgotten.
+    With `reads_layers` they also read the mean of each channel of the layers before: colours and textures, which
+    features that are trained to separate classes have mostly lost.
     """
     layers: list[nn.Module] = []
     width = network.feature_width + (sum(_layer_widths(network)) if reads_layers else 0)
@@ -68,7 +70,7 @@ def _is_activation(layer: nn.Module) -> bool:
 
 
 def _layer_widths(network: Classifier) -> list[int]:
-    """How many channels each activation of the body has; a body that is no plain chain of convolutions is refused."""
+    """The number of channels of each activation. Fails if the body is not a plain chain of convolutions."""
     chain = list(network.body) if isinstance(network.body, nn.Sequential) else []
     widths: list[int] = []
     channels = 0

@@ -2,7 +2,7 @@
 
 Shape after the short-training CIFAR-10 networks of K. Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU" (2024,
 arXiv:2404.00498): a fixed 2×2 whitening convolution computed from the training images, three blocks of two 3×3
-convolutions with a max pool between them, one max pool over what is left, and a linear head whose output is scaled
+convolutions with a max pool between them, one max pool over the rest, and a linear head whose output is scaled
 down. Convolutions start as the identity on their first channels; batch norms learn an offset only.
 """
 
@@ -28,26 +28,27 @@ class ScaledLinear(nn.Linear):
 class MaxOverAll(nn.MaxPool2d):
     """The largest value of each channel. In training the images may be smaller than those the network is built for.
 
-    Not AdaptiveMaxPool2d, which torch exports as an operator that breaks ties otherwise.
+    Not AdaptiveMaxPool2d, which torch exports as an operator that breaks ties differently.
     """
 
     def forward(self, features: Tensor) -> Tensor:
-        if self.training:
-            return F.max_pool2d(features, features.shape[2:])
-        return super().forward(features)
+        largest: Tensor = F.max_pool2d(features, features.shape[2:]) if self.training else super().forward(features)
+        return largest
 
 
 def compact(classes: int, size: int = 32, widths: tuple[int, int, int] = (64, 256, 256)) -> Classifier:
     """The network for size×size images; `whiten` it with training images before the first step."""
     require_size("compact", size, SMALLEST)
-    layers: list[nn.Module] = [nn.Conv2d(3, 24, 2), nn.GELU()]
+    whitening = nn.Conv2d(3, 24, 2)
+    layers: list[nn.Module] = [whitening, nn.GELU()]
     side, channels = size - 1, 24
     for width in widths:
         layers += _block(channels, width)
         side, channels = side // 2, width
     layers += [MaxOverAll(side), nn.Flatten()]
-    body = nn.Sequential(*layers).to(memory_format=torch.channels_last)
-    body[0].weight.requires_grad_(False)
+    body = nn.Sequential(*layers)
+    body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this argument
+    whitening.weight.requires_grad_(False)
     head = ScaledLinear(channels, classes, bias=False)
     return Classifier(body, head, feature_width=channels)
 
@@ -77,4 +78,5 @@ def whiten(network: Classifier, normalised: Tensor) -> None:
     values, vectors = torch.linalg.eigh(covariance)
     filters = (vectors / (values + WHITENING_EPSILON).sqrt()).T.flip(0).reshape(12, 3, 2, 2)
     convolution.weight.copy_(torch.cat([filters, -filters]))
+    assert convolution.bias is not None
     convolution.bias.zero_()

@@ -34,7 +34,7 @@ def _normalised_convolution(channels: int, width: int, kernel: int) -> list[nn.M
 
 
 def check_densenet_bc(depth: int, growth: int) -> None:
-    """Refuses numbers that no DenseNet-BC has."""
+    """Fails for a depth or growth rate that no DenseNet-BC has."""
     name = f"densenet-bc-{depth}-{growth}"
     if depth < 10 or (depth - 4) % 6 or growth < 1:
         raise RecipeError(

@@ -1,4 +1,4 @@
-"""Weights at the start, as WideResNet and DenseNet have them."""
+"""The initial weights of WideResNet and DenseNet."""
 
 import math
 

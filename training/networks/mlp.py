@@ -1,4 +1,4 @@
-"""The multilayer perceptron of the XOR experiment: three hidden layers of 100, then a class head with one of its own.
+"""The multilayer perceptron of the XOR experiment: three hidden layers of 100, then a class head with a hidden layer.
 
 DeVries & Taylor, "Learning Confidence for Out-of-Distribution Detection in Neural Networks" (2018, arXiv:1802.04865),
 section 4.1. Its confidence branch is parallel to the head: `add_confidence_branch(network, (100,))`. It has no batch

@@ -2,7 +2,7 @@
 
 Simonyan & Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition" (2015, arXiv:1409.1556),
 configuration B. As in the code published with the confidence paper (github.com/uoguelph-mlrg/confidence_estimation),
-batch norm follows every convolution, one linear layer stands in for the three of the ImageNet network, and the weights
+batch norm follows every convolution, one linear layer replaces the three of the ImageNet network, and the weights
 start as torch initialises them.
 """
 

@@ -1,7 +1,7 @@
 """Wide residual networks WRN-D-W: depth D = 6n + 4, three groups of n blocks, W times as wide as a plain ResNet.
 
 Zagoruyko & Komodakis, "Wide Residual Networks" (2016, arXiv:1605.07146): batch norm and ReLU before each convolution,
-no dropout. The paper's networks are WRN-16-8 for SVHN and WRN-28-10 for CIFAR-10.
+no dropout. The confidence paper's networks are WRN-16-8 for SVHN and WRN-28-10 for CIFAR-10.
 """
 
 import torch.nn.functional as F
@@ -30,11 +30,12 @@ class Block(nn.Module):
         activated = F.relu(self.norm1(x))
         # A shortcut that changes the shape starts from the activated input, as in the published code.
         kept = x if self.shortcut is None else self.shortcut(activated)
-        return kept + self.conv2(F.relu(self.norm2(self.conv1(activated))))
+        added: Tensor = self.conv2(F.relu(self.norm2(self.conv1(activated))))
+        return kept + added
 
 
 def check_wide_resnet(depth: int, widening: int) -> None:
-    """Refuses numbers that no WideResNet has."""
+    """Fails for a depth or width that no WideResNet has."""
     name = f"wrn-{depth}-{widening}"
     if depth < 10 or (depth - 4) % 6 or widening < 1:
         raise RecipeError(

@@ -1,4 +1,4 @@
-"""The grid of confidence maps: budgets down, noise across, the points of training on top."""
+"""The grid of confidence maps: a row for each budget, a column for each noise level, with the training points."""
 
 from pathlib import Path
 
@@ -7,27 +7,31 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
+from numpy.typing import NDArray
 
 from training.paper.xor import TrainedStack, square_grid
 
 REACH = 1.5  # of the maps; a few displaced points lie outside
 SIDE = 161
-# As in the paper, red for low confidence and blue for high; without the darkest ends, on which points would vanish.
+# As in the paper, red for low confidence and blue for high; without the darkest ends, where points would vanish.
 COLOURS = ListedColormap(colormaps["RdYlBu"](np.linspace(0.1, 0.86, 256)))
 INK, QUIET = "#22262b", "#6b7280"
 CLASS_COLOURS = ("#ffffff", INK)
 LOWEST_PERCENT = 1
 
+Array = NDArray[np.float32]
+
 
 def draw_grid(stack: TrainedStack, path: Path) -> None:
-    """Writes one PNG; there must be one network for each pair of budget and noise in the stack."""
+    """Writes one PNG; the stack must hold one network for each pair of budget and noise."""
     budgets = sorted({setting.budget for setting in stack.settings})
     noises = sorted({setting.noise for setting in stack.settings})
     _, confidence = stack.outputs(square_grid(SIDE, REACH))
     maps = confidence.reshape(-1, SIDE, SIDE).numpy()
-    figure = Figure(figsize=(2.1 * len(noises) + 1.2, 2.1 * len(budgets) + 1.6), layout="constrained")
-    figure.get_layout_engine().set(hspace=0.015, wspace=0.03)
+    size = (2.1 * len(noises) + 1.2, 2.1 * len(budgets) + 1.6)
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(hspace=0.015, wspace=0.03))
     axes = figure.subplots(len(budgets), len(noises), squeeze=False)
     for k, setting in enumerate(stack.settings):
         row, column = budgets.index(setting.budget), noises.index(setting.noise)
@@ -53,7 +57,7 @@ def draw_grid(stack: TrainedStack, path: Path) -> None:
     figure.savefig(path, dpi=160)
 
 
-def _draw_map(axis: Axes, confidence: np.ndarray, points: np.ndarray, labels: np.ndarray) -> None:
+def _draw_map(axis: Axes, confidence: Array, points: Array, labels: NDArray[np.int64]) -> None:
     area = (-REACH, REACH, -REACH, REACH)
     axis.imshow(confidence, origin="lower", extent=area, cmap=COLOURS, vmin=0, vmax=1, interpolation="bicubic")
     for label, colour in enumerate(CLASS_COLOURS):

@@ -12,7 +12,7 @@ from service.model.bundle import load_bundle
 from service.model.scores import score_images
 from tests.training.command_line import confgate_train
 from tests.training.conftest import LIMIT
-from training.data.ood import load_outside
+from training.data.ood import load_ood
 from training.errors import DataError
 from training.evaluation.evaluate import Group, Settings, Spread, evaluate
 from training.evaluation.in_distribution import inside_of, spread_indices
@@ -55,8 +55,8 @@ def test_figures_equal_those_computed_from_the_graph(evaluated, reproduced):
     found = records(evaluated[0] / "evaluation.csv")
     parts = ("tinyimagenet_crop", "tinyimagenet_resize", "lsun_bedroom_crop", "lsun_bedroom_resize", "places_resize")
     outside = {
-        "uniform": limited(load_outside("uniform", reproduced.data, SIZE).test),
-        "all_images": np.concatenate([limited(load_outside(p, reproduced.data, SIZE).test) for p in parts]),
+        "uniform": limited(load_ood("uniform", reproduced.data, SIZE).test),
+        "all_images": np.concatenate([limited(load_ood(p, reproduced.data, SIZE).test) for p in parts]),
     }
     for recipe, method, score, name in (
         (BRANCH, "confidence", "confidence", "uniform"),
@@ -76,7 +76,7 @@ def test_figures_equal_those_computed_from_the_graph(evaluated, reproduced):
 def test_epsilon_is_the_best_one_on_calibration_images(evaluated, reproduced):
     """ODIN's and the confidence's ε on uniform noise have the least detection error of the grid on held-out images."""
     found = records(evaluated[0] / "evaluation.csv")
-    noise = limited(load_outside("uniform", reproduced.data, SIZE).calibration)
+    noise = limited(load_ood("uniform", reproduced.data, SIZE).calibration)
     for recipe, method in ((BASELINE, "odin"), (BRANCH, "confidence_preprocessed")):
         bundle = load_bundle(reproduced.bundle(recipe))
         own = limited(inside_of(bundle, reproduced.data, reproduced.run(recipe)).calibration.images)
@@ -120,7 +120,7 @@ def test_intervals_are_those_of_resampled_scores(earlier, reproduced):
     """JSON and CSV have the bootstrap interval of the graph's own scores, and the table shows it behind the value."""
     bundle = load_bundle(reproduced.bundle(BRANCH))
     test = limited(inside_of(bundle, reproduced.data, reproduced.run(BRANCH)).test.images)
-    noise = limited(load_outside("uniform", reproduced.data, SIZE).test)
+    noise = limited(load_ood("uniform", reproduced.data, SIZE).test)
     inside, outside = (np.sort(score_bundle(bundle, images, ["energy"])["energy"]) for images in (test, noise))
     found = records(earlier.parent / "evaluation.csv")["uniform", "branch_energy"]
     for name, metric in (("auroc", auroc), ("fpr_at_95_tpr", fpr_at_tpr)):

@@ -121,6 +121,24 @@ def test_a_second_process_keeps_out_of_a_run(uninterrupted, tmp_path):
     assert_same_run(finished, out)
 
 
+def test_ctrl_c_ends_with_130_and_says_how_to_go_on(uninterrupted, tmp_path):
+    """SIGINT in the middle of a run is no traceback: one line, the exit code of shells, and no result."""
+    root, _, _ = uninterrupted
+    out = tmp_path / "run"
+    command = [*array_command(root, out), "--set", "optimiser.epochs=1000"]
+    with subprocess.Popen(
+        [*COMMAND, *map(str, command)], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not (out / "metrics.jsonl").is_file() and process.poll() is None:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGINT)
+        printed, problems = process.communicate()
+    assert process.returncode == 130
+    assert "stopped; the same command goes on from the last checkpoint" in printed
+    assert problems == ""
+    assert not (out / "result.json").exists()
+
+
 def test_what_a_run_says_and_writes(uninterrupted):
     """The exit summary has accuracy, L_c, λ, warnings and the next command; files hold the splits and all steps."""
     root, out, printed = uninterrupted

@@ -123,7 +123,7 @@ def test_what_is_wrong_with_a_folder_is_said_before_training(tmp_path, spoil, me
 
 def test_a_photo_on_its_side_is_turned_before_it_is_cropped(tmp_path):
     """EXIF says "turn right": what is stored on the left is the top of every augmented crop, in proportion."""
-    from training.learning.photos import augment_photo
+    from training.learning.augmentation.photo import augment_photo
     from training.recipe import Augmentation
 
     folder = write_folder(tmp_path / "photos", each=4)

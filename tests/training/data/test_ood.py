@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from training.data.ood import all_images_parts, load_outside, noise
+from training.data.ood import all_images_parts, load_ood, noise
 from training.errors import DataError
 
 
@@ -50,8 +50,8 @@ def test_crop_and_resize_share_their_calibration_photos(tmp_path):
     """No photo that calibrates in one form is tested in the other, and together the parts are the whole set."""
     write_photos(tmp_path, "tinyimagenet_crop", kind=1)
     write_photos(tmp_path, "tinyimagenet_resize", kind=2)
-    crop = load_outside("tinyimagenet_crop", tmp_path, calibration=10)
-    resize = load_outside("tinyimagenet_resize", tmp_path, calibration=10)
+    crop = load_ood("tinyimagenet_crop", tmp_path, calibration=10)
+    resize = load_ood("tinyimagenet_resize", tmp_path, calibration=10)
     assert photos_of(crop.calibration) == photos_of(resize.calibration)
     assert len(crop.calibration) == 10
     assert photos_of(crop.calibration) | photos_of(crop.test) == set(range(40))
@@ -63,19 +63,18 @@ def test_pairs_of_different_length_are_refused(tmp_path):
     write_photos(tmp_path, "tinyimagenet_crop", images=30)
     write_photos(tmp_path, "tinyimagenet_resize")
     with pytest.raises(DataError, match="'tinyimagenet_crop' has 30 images and 'tinyimagenet_resize' 40"):
-        load_outside("tinyimagenet_crop", tmp_path, calibration=10)
+        load_ood("tinyimagenet_crop", tmp_path, calibration=10)
 
 
-def test_all_images_takes_stand_ins_and_names_them(tmp_path):
-    """The paper's sets are preferred; where one is absent its stand-in is used and reported."""
+def test_all_images_takes_stand_ins(tmp_path):
+    """The paper's sets are preferred; where one is absent its stand-in is used."""
     for name in ("tinyimagenet_crop", "tinyimagenet_resize", "lsun_bedroom_crop", "lsun_bedroom_resize", "isun"):
         write_photos(tmp_path, name)
     write_photos(tmp_path, "places_resize")
-    together = load_outside("all_images", tmp_path, calibration=10)
-    assert together.made_of == (
+    together = load_ood("all_images", tmp_path, calibration=10)
+    assert all_images_parts(tmp_path) == (
         *("tinyimagenet_crop", "tinyimagenet_resize", "lsun_bedroom_crop", "lsun_bedroom_resize", "isun"),
     )
-    assert together.stand_ins == ("lsun_bedroom_crop", "lsun_bedroom_resize")
     assert (len(together.calibration), len(together.test)) == (50, 150)
     (tmp_path / "lsun_bedroom_crop.npz").unlink()
     with pytest.raises(DataError, match="needs lsun_crop or lsun_bedroom_crop"):
@@ -86,4 +85,4 @@ def test_too_small_a_set_is_refused(tmp_path):
     """A set that calibration would use up is no test."""
     write_photos(tmp_path, "places_resize")
     with pytest.raises(DataError, match="40 images, too few for 1000 calibration"):
-        load_outside("places_resize", tmp_path)
+        load_ood("places_resize", tmp_path)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.training.command_line import write_set
+from tests.training.learning.steps_seen import StepsSeen
 from training.data.splits import splits_for
 from training.errors import RecipeError
 from training.learning.finished_run import read_run
@@ -15,10 +16,6 @@ from training.learning.runtime.execution import choose_execution
 from training.recipe import load_recipe
 
 COMMON = ["data.dataset=colours", "data.validation=20", "data.calibration=30", "network.widths=[8,8,8]"]
-
-
-def ignored(_report):
-    pass
 
 
 def run_of(recipe_name, root, out, *changes, init=None, precision="fp32"):
@@ -34,7 +31,7 @@ def classifier(tmp_path_factory):
     """A finished baseline, and the folder of its data."""
     folder = tmp_path_factory.mktemp("classifier")
     root = write_set(folder / "data")
-    run_of("compact-cifar10-baseline", root, folder / "run").train(ignored, ignored)
+    run_of("compact-cifar10-baseline", root, folder / "run").train()
     return root, folder / "run"
 
 
@@ -42,9 +39,9 @@ def test_the_classifier_stays_as_it_is_and_the_branch_learns(classifier, tmp_pat
     """Logits of the served network are the baseline's bit for bit, batch-norm statistics too; the branch has moved."""
     root, first = classifier
     run = run_of("compact-cifar10-branch", root, tmp_path / "run", init=first / "checkpoint.pt")
-    before = {name: tensor.clone() for name, tensor in run.network.state_dict().items()}
-    run.train(ignored, ignored)
-    after = run.network.state_dict()
+    before = {name: tensor.clone() for name, tensor in run.learner.network.state_dict().items()}
+    run.train()
+    after = run.learner.network.state_dict()
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved == {name for name in before if name.startswith("branch.")}
     images = torch.randn(4, 3, *run.splits.train.images.shape[1:3])
@@ -58,18 +55,18 @@ def test_a_branch_that_only_reads_leaves_the_classifier_its_training(classifier,
     root, first = classifier
     changes = (f"confidence.shapes_features={str(shapes).lower()}", "confidence.hints_for=branch")
     run = run_of("compact-cifar10", root, tmp_path / "run", *changes)
-    begun = {name: tensor.clone() for name, tensor in run.network.branch.state_dict().items()}
-    run.train(ignored, ignored)
+    begun = {name: tensor.clone() for name, tensor in run.learner.network.branch.state_dict().items()}
+    run.train()
     plain, beside = read_run(first, root).network.state_dict(), read_run(tmp_path / "run", root).network.state_dict()
     assert all(torch.equal(plain[name], beside[name]) for name in plain) is not shapes
-    assert not any(torch.equal(begun[name], tensor) for name, tensor in run.network.branch.state_dict().items())
+    assert not any(torch.equal(begun[name], tensor) for name, tensor in run.learner.network.branch.state_dict().items())
 
 
 def test_stopped_between_two_steps_it_ends_with_the_same_branch(classifier, tmp_path):
     """A run taken up again sees the same hard images as one that was never stopped."""
     root, first = classifier
     whole = run_of("compact-cifar10-branch", root, tmp_path / "whole", init=first / "checkpoint.pt")
-    whole.train(ignored, ignored)
+    whole.train()
     halted = run_of("compact-cifar10-branch", root, tmp_path / "halted", init=first / "checkpoint.pt")
 
     def stop_after_three(report):
@@ -78,12 +75,12 @@ def test_stopped_between_two_steps_it_ends_with_the_same_branch(classifier, tmp_
 
     halted.checkpoint_seconds = 0
     with pytest.raises(KeyboardInterrupt):
-        halted.train(stop_after_three, ignored)
+        halted.train([StepsSeen(stop_after_three)])
     resumed = run_of("compact-cifar10-branch", root, tmp_path / "halted", init=first / "checkpoint.pt")
     assert 0 < resumed.step < whole.step
-    resumed.train(ignored, ignored)
-    for name, tensor in whole.network.state_dict().items():
-        assert torch.equal(tensor, resumed.network.state_dict()[name]), name
+    resumed.train()
+    for name, tensor in whole.learner.network.state_dict().items():
+        assert torch.equal(tensor, resumed.learner.network.state_dict()[name]), name
 
 
 def test_hard_images_do_not_count_against_the_budget(classifier, tmp_path):
@@ -93,7 +90,7 @@ def test_hard_images_do_not_count_against_the_budget(classifier, tmp_path):
     for share in (0.0, 1.0):
         change = f"confidence.hard_share={share}"
         run = run_of("compact-cifar10-branch", root, tmp_path / str(share), change, init=first / "checkpoint.pt")
-        run.train(lambda report, share=share: seen.setdefault(share, report), ignored)
+        run.train([StepsSeen(lambda report, share=share: seen.setdefault(share, report))])
     assert seen[0.0].confidence_loss == pytest.approx(seen[1.0].confidence_loss, rel=1e-6)
     assert seen[0.0].accuracy == seen[1.0].accuracy
     assert seen[0.0].loss != seen[1.0].loss
@@ -103,7 +100,7 @@ def test_a_run_tells_what_it_started_from(classifier, tmp_path):
     """The card can name both commands, in their order, and the precision that either was given."""
     root, first = classifier
     run = run_of("compact-cifar10-branch", root, tmp_path / "run", init=first / "checkpoint.pt", precision="bf16")
-    run.train(ignored, ignored)
+    run.train()
     assert read_run(tmp_path / "run", root).made_by == (
         "confgate-train fit compact-cifar10-baseline --seed 0 --out RUN1",
         "confgate-train fit compact-cifar10-branch --seed 0 --init RUN1/checkpoint.pt --precision bf16 --out RUN2",

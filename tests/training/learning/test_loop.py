@@ -7,15 +7,17 @@ import pytest
 import torch
 
 from tests.training.command_line import write_folder, write_set
-from training.cli.fit import FitOptions, next_command
+from tests.training.learning.steps_seen import StepsSeen
 from training.data.splits import LabelledImages, splits_for
 from training.errors import RecipeError
 from training.learning.batches import Plan, make_batches
 from training.learning.epoch_summary import EpochSummary, StepTotals
-from training.learning.initial_network import load_pretrained
+from training.learning.fit import FitOptions, next_command
 from training.learning.loop import Run
 from training.learning.loss import BudgetController
+from training.learning.pretrained import load_pretrained
 from training.learning.runtime.execution import choose_execution, faster_precision
+from training.learning.runtime.listener import Listener, StepReport
 from training.networks import add_confidence_branch, build_network
 from training.recipe import Data, load_recipe
 
@@ -61,10 +63,6 @@ def test_whoever_could_train_faster_is_told(precision, able, told):
     assert faster_precision(choose_execution("auto", "fp32", cuda=True), {"avx512_bf16": True}) is None
 
 
-def ignored(_report):
-    pass
-
-
 def recipe_for(*changes):
     settings = ["data.dataset=colours", "data.validation=20", "data.calibration=30", "network.widths=[8,8,8]"]
     return load_recipe("compact-cifar10", [*settings, "optimiser.batch_size=20", "optimiser.epochs=1", *changes])
@@ -84,11 +82,50 @@ def test_bf16_changes_the_forward_pass_and_not_the_loss(tmp_path):
     for precision in ("fp32", "bf16"):
         run = run_for(tmp_path / precision, execution=choose_execution("cpu", precision))
         seen = losses.setdefault(precision, [])
-        run.train(lambda report, seen=seen: seen.append(report.loss), ignored)
+        run.train([StepsSeen(lambda report, seen=seen: seen.append(report.loss))])
     assert losses["bf16"] != losses["fp32"]
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
     # A loss computed in bfloat16 would have eight significant bits.
     assert not all(float(torch.tensor(loss).bfloat16()) == loss for loss in losses["bf16"])
+
+
+class Diary(Listener):
+    """Writes down what it hears, and whether result.json was there."""
+
+    def __init__(self, folder):
+        self.folder, self.heard = folder, []
+
+    def started(self, start):
+        self.heard.append(("started", start.step, start.total_steps))
+
+    def step_done(self, report, learning_rate):
+        assert learning_rate > 0
+        self.heard.append(("step", report.step))
+
+    def epoch_done(self, report, step, seconds):
+        assert seconds > 0
+        self.heard.append(("epoch", report.epoch, step))
+
+    def finished(self, result):
+        self.heard.append(("finished", result.steps, (self.folder / "result.json").is_file()))
+
+
+def test_listeners_hear_of_every_step_and_epoch(tmp_path):
+    """Two listeners hear the same, in order; an epoch comes after its last step, the end after result.json."""
+    run = run_for(tmp_path, "optimiser.epochs=2")
+    diaries = [Diary(tmp_path / "run"), Diary(tmp_path / "run")]
+    run.train(diaries)
+    steps = [("step", step) for step in range(1, 11)]
+    expected = [("started", 0, 10), *steps[:5], ("epoch", 0, 5), *steps[5:], ("epoch", 1, 10), ("finished", 10, True)]
+    assert [diary.heard for diary in diaries] == [expected, expected]
+
+
+@pytest.mark.parametrize(("total", "logged"), [(100, 100), (4_000, 2_000), (4_001, 2_001)])
+def test_a_long_run_logs_about_2000_steps_and_its_last(total, logged):
+    """metrics.jsonl and TensorBoard stay small, however long the run is."""
+    reports = [StepReport(0, step, total, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0) for step in range(1, total + 1)]
+    assert sum(report.is_logged for report in reports) == logged
+    assert reports[-1].is_logged
 
 
 def test_a_run_that_moves_to_another_precision_says_so(tmp_path):
@@ -114,7 +151,7 @@ def test_divergence_stops_the_run(tmp_path):
     """A loss that is no longer finite ends the run with advice, and no checkpoint of it is kept."""
     run = run_for(tmp_path, "optimiser.learning_rate=1e30", checkpoint_seconds=1e9)
     with pytest.raises(RecipeError, match=r"training has diverged.*optimiser\.learning_rate"):
-        run.train(ignored, ignored)
+        run.train()
     assert not (tmp_path / "run" / "checkpoint.pt").exists()
 
 
@@ -224,11 +261,11 @@ def test_weights_of_a_plain_network_find_their_place(tmp_path):
 def test_a_finished_run_can_be_the_start_of_another(tmp_path):
     """`--init` takes a run's checkpoint, and of it the averaged weights that would be served."""
     run = run_for(tmp_path)
-    run.train(ignored, ignored)
+    run.train()
     ours = build_network("compact", 3, 12, (8, 8, 8))
     load_pretrained(ours, tmp_path / "run" / "checkpoint.pt")
-    assert torch.equal(ours.head.weight, run.averaged.module.head.weight)
-    assert not torch.equal(ours.head.weight, run.network.head.weight)
+    assert torch.equal(ours.head.weight, run.learner.averaged.module.head.weight)
+    assert not torch.equal(ours.head.weight, run.learner.network.head.weight)
 
 
 def test_weights_that_fit_nothing_or_hold_code_are_refused(tmp_path):

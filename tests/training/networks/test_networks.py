@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from training.data.normalise import normalise
 from training.errors import RecipeError
 from training.graphs import from_torch as export
-from training.learning.augment import normalise
 from training.networks import add_confidence_branch, build_network, check_network
 from training.networks.vgg import vgg13
 

@@ -1,13 +1,13 @@
-"""Refused images that the service kept (`confgate serve --capture-dir`), laid out for people to label.
+"""Imports refused images that the service kept (`confgate serve --capture-dir`), and lays them out for labelling.
 
-ROOT/captured/  to_review/LABEL/   what the model took them for; nobody has looked yet
-                reviewed/LABEL/    what a person says they are: `confgate-train fit … --data ROOT/captured/reviewed`
-                outside/           what is of no class
+ROOT/captured/  to_review/LABEL/   the label that the model predicted; not reviewed yet
+                reviewed/LABEL/    the label that a person gave: `confgate-train fit … --data ROOT/captured/reviewed`
+                outside/           images of none of the classes
                 labels.csv         the same as a table: fill in `label` and import again, and the files are moved
-ROOT/captured.npz           all of them without labels, to be used as an out-of-distribution set
-ROOT/SET_captured.npz       with --add-to SET: that set, its training part extended by what is reviewed
+ROOT/captured.npz           all of them without labels, for use as an OOD set
+ROOT/SET_captured.npz       with --add-to SET: that set, with the reviewed images added to its training part
 
-Importing again adds what is new, and never undoes what a person has sorted.
+Another import adds new images and leaves those that a person has sorted in place.
 """
 
 import csv
@@ -20,16 +20,17 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from service.model.bundle import Input
 from service.errors import InvalidImage, TooLarge
+from service.model.bundle import Input
 from service.model.images import decode
-from training.data.splits import load_labelled, read_arrays
 from training.data.folder import MAX_PIXELS
+from training.data.importers.images import stretched
 from training.data.importers.named_sets import save_arrays
+from training.data.splits import Images, load_labelled, read_arrays
 from training.errors import DataError
 
 SIDE = 32
-OUTSIDE = "-"  # in the column `label`: of no class
+OUTSIDE = "-"  # in the column `label`: of none of the classes
 COLUMNS = (
     *("file", "label", "predicted", "probability", "score", "score_value", "threshold", "policy"),
     *("model", "version", "captured", "request_id"),
@@ -57,7 +58,7 @@ class Record(BaseModel):
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import did, for the command to tell."""
+    """What an import did, for the command to print."""
 
     folder: Path
     files: tuple[Path, ...]
@@ -69,7 +70,7 @@ class Imported:
 
 
 def import_captured(source: Path, root: Path, size: int | None = None, add_to: str | None = None) -> Imported:
-    """Brings new captures to the review folder, moves what labels.csv says, and writes the .npz files."""
+    """Copies new captures to the review folder, moves those that labels.csv labels, and writes the .npz files."""
     records, skipped = _read_captures(source)
     folder = root / "captured"
     known = {path.stem: path for path in folder.rglob("*.png") if DIGEST.fullmatch(path.stem)}
@@ -115,10 +116,10 @@ def _read_captures(source: Path) -> tuple[dict[str, tuple[Path, Record]], list[s
     for file in sorted(path for path in source.rglob("*.json") if DIGEST.fullmatch(path.stem)):
         image = file.with_suffix(".png")
         if not image.is_file():
-            continue  # the service is writing, or deleting, this very pair
+            continue  # the service is writing or deleting this pair
         try:
             found[file.stem] = image, Record.model_validate_json(file.read_bytes())
-            decode(image.read_bytes(), _input(8), MAX_PIXELS)
+            decode(image.read_bytes(), stretched(8, 8), MAX_PIXELS)
         except FileNotFoundError:
             found.pop(file.stem, None)
         except (ValidationError, InvalidImage, TooLarge) as problem:
@@ -147,7 +148,7 @@ def _read_table(table: Path) -> dict[str, dict[str, Any]]:
     if not table.is_file():
         return {}
     try:
-        with table.open(encoding="utf-8-sig", newline="") as opened:  # spreadsheets put a mark at the beginning
+        with table.open(encoding="utf-8-sig", newline="") as opened:  # spreadsheets write a byte order mark
             rows = list(csv.DictReader(opened))
     except (UnicodeDecodeError, csv.Error) as problem:
         raise DataError(f"{table} is not a CSV table in UTF-8 ({problem}). Save it as one.") from problem
@@ -157,7 +158,7 @@ def _read_table(table: Path) -> dict[str, dict[str, Any]]:
 
 
 def _move_labelled(rows: dict[str, dict[str, Any]], known: dict[str, Path], folder: Path, table: Path) -> None:
-    """A label in the table is a person's word; an image that was sorted by hand already is left where it is."""
+    """Moves images to the labels in the table; an image that was already sorted by hand stays where it is."""
     classes = {path.name for path in (folder / "reviewed").iterdir() if path.is_dir()}
     wrong = []
     for digest, row in rows.items():
@@ -195,11 +196,12 @@ def _write_table(table: Path, rows: dict[str, dict[str, Any]]) -> None:
 
 
 def _save_unlabelled(root: Path, known: dict[str, Path], size: int) -> Path:
-    return save_arrays(root, "captured", x=_stack(sorted(known.values(), key=lambda path: path.name), _input(size)))
+    paths = sorted(known.values(), key=lambda path: path.name)
+    return save_arrays(root, "captured", x=_stack(paths, stretched(size, size)))
 
 
 def _extend(root: Path, name: str, folder: Path) -> Path:
-    """The set NAME with the reviewed images in its training part; its test part stays what it was."""
+    """The set NAME with the reviewed images in its training part; its test part does not change."""
     train, test, labels = load_labelled(name, root)
     if test is None:
         raise DataError(f"data set '{name}' has no test part of its own: the captures would be tested on as well.")
@@ -211,7 +213,7 @@ def _extend(root: Path, name: str, folder: Path) -> Path:
     if not reviewed:
         raise DataError(f"nothing is reviewed yet: {folder}/labels.csv has no label, {folder}/reviewed no image.")
     images = read_arrays(name, root)["x_train"]
-    target = Input(width=images.shape[2], height=images.shape[1], resize="stretch", interpolation="bicubic")
+    target = stretched(images.shape[2], images.shape[1])
     return save_arrays(
         root,
         f"{name}_captured",
@@ -223,9 +225,5 @@ def _extend(root: Path, name: str, folder: Path) -> Path:
     )
 
 
-def _stack(paths: list[Path], target: Input) -> np.ndarray:
+def _stack(paths: list[Path], target: Input) -> Images:
     return np.stack([decode(path.read_bytes(), target, MAX_PIXELS) for path in paths])
-
-
-def _input(size: int) -> Input:
-    return Input(width=size, height=size, resize="stretch", interpolation="bicubic")

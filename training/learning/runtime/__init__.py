@@ -1,0 +1,1 @@
+"""Where a training runs (device, memory, ranks), and who listens to it (terminal, TensorBoard)."""

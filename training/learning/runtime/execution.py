@@ -1,6 +1,6 @@
 """Where and how a network is trained: device, precision, memory layout, compilation. None of it is in the recipe.
 
-Nothing here was tried on a GPU: the choices for CUDA follow PyTorch's documentation; how they are chosen is tested.
+The choices for CUDA follow PyTorch's documentation. None has been tried on a GPU; tests cover how they are made.
 """
 
 import os
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from training.errors import RecipeError
 from training.learning.runtime.freed_memory import keep_freed_memory
+from training.networks import Output
 
 DeviceChoice = Literal["auto", "cuda", "cpu"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -20,6 +21,8 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 @dataclass(frozen=True)
 class Execution:
+    """The chosen device and numerics."""
+
     device: torch.device
     bf16: bool  # forward and backward in bfloat16 where that is safe; the loss, λ and the weights stay fp32
     channels_last: bool
@@ -27,20 +30,22 @@ class Execution:
 
     @property
     def description(self) -> str:
+        """As runs show and record it: "cuda, bf16, channels_last"."""
         extras = [("bf16", self.bf16), ("channels_last", self.channels_last), ("compiled", self.compiled)]
         return ", ".join([self.device.type, *(name for name, used in extras if used)])
 
     def prepare(self, network: nn.Module) -> None:
-        """Moves the network; its optimiser and average are made from it afterwards."""
+        """Moves the network to the device; call it before making the optimiser and the average."""
         network.to(self.device)
         if self.channels_last:
-            network.to(memory_format=torch.channels_last)
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
         if self.device.type == "cuda":
             _repeatable_cuda()
         else:
             keep_freed_memory()
 
-    def faster(self, forward: nn.Module) -> Callable[..., object]:
+    def faster(self, forward: nn.Module) -> Callable[[Tensor], Output]:
+        """The network as each step calls it."""
         return torch.compile(forward) if self.compiled else forward
 
 
@@ -53,9 +58,9 @@ def choose_execution(
     cuda: bool | None = None,
     cuda_bf16: bool | None = None,
 ) -> Execution:
-    """`auto` takes CUDA where it is there, and bfloat16 where the GPU has it; `cuda` without a GPU is refused.
+    """`auto` takes CUDA if it is available, and bfloat16 if the GPU supports it; `cuda` without a GPU fails.
 
-    `cuda` and `cuda_bf16` say what the machine can do; they are asked of torch unless given.
+    `cuda` and `cuda_bf16` say what the machine supports; if they are None, torch is asked.
     """
     has_cuda = torch.cuda.is_available() if cuda is None else cuda
     if device == "cuda" and not has_cuda:
@@ -66,17 +71,17 @@ def choose_execution(
     else:
         supported = precision == "bf16"
     where = torch.device("cuda", local_rank) if on_cuda else torch.device("cpu")
-    # On a CPU each network knows best: `compact` asks for channels_last itself.
+    # On a CPU each network decides for itself: `compact` is channels_last.
     return Execution(where, bf16=supported, channels_last=on_cuda, compiled=compiled)
 
 
 def faster_precision(execution: Execution, capabilities: Mapping[str, object] | None = None) -> str | None:
-    """What to tell somebody who trains in fp32 on a CPU that computes in bfloat16; None where there is nothing to gain.
+    """Advice for a user who trains in fp32 on a CPU that computes in bfloat16; None if there is nothing to gain.
 
-    Not chosen by itself: the weights would then depend on the kind of CPU that a training happens to run on.
+    `auto` does not choose bfloat16 on a CPU: the weights would then depend on the kind of CPU.
     """
     if capabilities is None:
-        capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch does not tell
+        capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch lack it
     able = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
     if execution.bf16 or execution.device.type != "cpu" or not able:
         return None
@@ -84,7 +89,7 @@ def faster_precision(execution: Execution, capabilities: Mapping[str, object] | 
 
 
 def _repeatable_cuda() -> None:
-    """The same seed gives the same weights on a GPU too, for a few percent of its speed."""
+    """Makes the same seed give the same weights on a GPU too, at a few percent of its speed."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -1,52 +1,52 @@
 """TensorBoard scalars of a run: `tensorboard --logdir RUN/tensorboard`."""
 
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
 
 from torch.utils.tensorboard import SummaryWriter
 
-if TYPE_CHECKING:
-    from training.learning.epoch_summary import EpochReport
-    from training.learning.loop import StepReport
+from training.learning.runtime.listener import EpochReport, Listener, RunStart, StepReport
 
 
-class Scalars:
-    """Writes on the main rank only; a resumed run hides what the killed one wrote after its last checkpoint."""
+class Scalars(Listener):
+    """Writes the scalars. A resumed run hides those that the killed process wrote after its last checkpoint."""
 
-    def __init__(self, folder: Path, first_step: int, is_main: bool) -> None:
-        self._writer = SummaryWriter(str(folder), purge_step=first_step + 1) if is_main else None
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: SummaryWriter | None = None
+        self._has_branch = False
 
-    def __enter__(self) -> Self:
-        return self
+    def started(self, start: RunStart) -> None:
+        self._writer = SummaryWriter(str(self._folder), purge_step=start.step + 1)
+        self._has_branch = start.budget is not None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def add_step(self, report: "StepReport", learning_rate: float, learns: bool) -> None:
+    def step_done(self, report: StepReport, learning_rate: float) -> None:
+        if not report.is_logged:
+            return
         figures = {
             "train/loss": report.loss,
             "train/accuracy": report.accuracy,
             "train/learning_rate": learning_rate,
             "speed/images_per_second": report.images_per_second,
         }
-        if learns:
+        if self._has_branch:
             figures |= {"confidence/L_c": report.confidence_loss, "confidence/lambda": report.confidence_weight}
         self._add(figures, report.step)
 
-    def add_epoch(self, report: "EpochReport", step: int, learns: bool) -> None:
+    def epoch_done(self, report: EpochReport, step: int, seconds: float) -> None:  # noqa: ARG002  (a listener's signature)
         figures = {
             "epoch/train_accuracy": report.train_accuracy,
             "epoch/validation_accuracy": report.validation_accuracy,
         }
-        if learns:
+        if self._has_branch:
             figures["confidence/spread"] = report.confidence_spread
         self._add(figures, step)
 
-    def _add(self, figures: dict[str, float], step: int) -> None:
+    def close(self) -> None:
+        """Flushes the file; also after a training that failed."""
         if self._writer is not None:
-            for name, value in figures.items():
-                self._writer.add_scalar(name, value, step)
+            self._writer.close()
+
+    def _add(self, figures: dict[str, float], step: int) -> None:
+        assert self._writer is not None  # a training tells first that it has started
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, step)

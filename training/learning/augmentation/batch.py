@@ -9,11 +9,9 @@ from torch import Tensor
 
 from training.recipe import Augmentation
 
-__all__ = ["Augmentation", "augment", "cutout_mask", "flips", "normalise", "pad_images", "shrink_early"]
-
 
 def pad_images(images: Tensor, augmentation: Augmentation) -> Tensor:
-    """All images with a border to crop from, once before training: [N,H,W,3] → [N,H+2p,W+2p,3]."""
+    """Adds a border to crop from, once before training: [N,H,W,3] → [N,H+2p,W+2p,3]."""
     p = augmentation.crop_padding
     if p == 0:
         return images
@@ -34,7 +32,7 @@ def _reflected(length: int, padding: int) -> Tensor:
 def augment(
     padded: Tensor, indices: Tensor, epoch: int, augmentation: Augmentation, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """One batch of crops [B,H,W,3] uint8, and its Cutout mask [B,H,W] (False where pixels are to be blanked).
+    """One batch of crops [B,H,W,3] uint8, and its Cutout mask [B,H,W] (False where pixels must be blanked).
 
     The mask is returned, not applied: blanked pixels must hold the mean of the data, and that is zero only after
     normalisation.
@@ -48,12 +46,13 @@ def augment(
     rows = top[:, None] + torch.arange(height)
     columns = torch.arange(width).expand(batch, width)
     columns = left[:, None] + torch.where(flipped[:, None], width - 1 - columns, columns)
-    # Everything is drawn on the CPU, so that a seed means the same on every device; only the gather runs there.
+    # Everything is drawn on the CPU, so that a seed gives the same on every device; only the gather runs on the device.
     where = [index.to(padded.device) for index in (indices[:, None, None], rows[:, :, None], columns[:, None, :])]
     return padded[*where], cutout_mask(batch, height, width, augmentation, generator)
 
 
 def flips(indices: Tensor, epoch: int, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
+    """Which images are mirrored."""
     coin = torch.rand(len(indices), generator=generator) < 0.5
     if augmentation.flip == "none":
         return torch.zeros_like(coin)
@@ -78,13 +77,8 @@ def cutout_mask(batch: int, height: int, width: int, augmentation: Augmentation,
     return ~hole
 
 
-def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """uint8 [N,H,W,3] → float32 [N,3,H,W] in channels-last memory, which CPU convolutions prefer."""
-    return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2)
-
-
 def shrink_early(images: Tensor, progress: float, augmentation: Augmentation) -> Tensor:
-    """The first part of training on smaller images, where the recipe says so: a step's cost follows the pixels."""
+    """Shrinks the images of the first part of training if the recipe says so: a step costs less with fewer pixels."""
     if augmentation.early_scale == 1 or progress >= augmentation.early_share:
         return images
     small = [round(side * augmentation.early_scale) for side in images.shape[2:]]

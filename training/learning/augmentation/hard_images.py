@@ -1,8 +1,7 @@
-"""Images that are hard to tell, made of training images, for the confidence branch to learn from.
+"""Hard images, made from training images, for the confidence branch to learn from.
 
-A classifier that is nearly always right on its training images shows the branch few reasons for doubt. Of these images
-it gets many wrong, each in its own way, and the branch learns what features look like then. No image of another set is
-needed.
+A classifier that is nearly always correct on its training images gives the branch few examples of doubt. It
+misclassifies many of the hard images, and the branch learns what the features look like then. No OOD images are needed.
 """
 
 from collections.abc import Callable
@@ -15,18 +14,18 @@ Change = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def harden(images: Tensor, generator: torch.Generator) -> Tensor:
-    """uint8 [N,H,W,3] → the same shape; each kind of change is made on its share of the images.
+    """uint8 [N,H,W,3] → the same shape; each kind of change is applied to an equal share of the images.
 
-    Which images those are follows from their order, which is random in a batch.
+    The shares follow the order of the images, which is random in a batch.
     """
-    # Drawn on the CPU, so that a seed means the same on every device.
+    # Drawn on the CPU, so that a seed gives the same on every device.
     parts = torch.tensor_split(images.cpu().float(), len(CHANGES))
     changed = [change(part, generator) if len(part) else part for change, part in zip(CHANGES, parts, strict=True)]
     return torch.cat(changed).clamp(0, 255).to(torch.uint8).to(images.device)
 
 
 def _window(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Only a square window stays, between a fifth and half of the image wide; around it the mean colour."""
+    """Keeps a square window, a fifth to half of the image wide; the rest gets the mean colour."""
     n, height, width, _ = images.shape
     side = _uniform(n, 0.2, 0.5, generator)
     rows, columns = (_span(length, side, generator) for length in (height, width))
@@ -43,13 +42,13 @@ def _span(length: int, share: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _shuffle(images: Tensor, generator: torch.Generator) -> Tensor:
-    """A puzzle of 2×2, 4×4, 8×8 or 16×16 pieces in any order; what is left over at two edges is cut off."""
+    """Shuffles 2×2, 4×4, 8×8 or 16×16 pieces; what is left over at two edges is cut off."""
     parts = torch.tensor_split(images, 4)
     return torch.cat([_shuffled(part, pieces, generator) for part, pieces in zip(parts, (2, 4, 8, 16), strict=True)])
 
 
 def _scatter(images: Tensor, generator: torch.Generator) -> Tensor:
-    """All its pixels, in any order: its colours without anything to be seen."""
+    """Shuffles all pixels: the colours stay, and nothing can be recognised."""
     n, height, width, channels = images.shape
     order = torch.rand(n, height * width, generator=generator).argsort(1)
     return images.reshape(n, -1, channels)[torch.arange(n)[:, None], order].reshape(images.shape)
@@ -69,19 +68,19 @@ def _shuffled(images: Tensor, pieces: int, generator: torch.Generator) -> Tensor
 
 
 def _blend(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Half of another image over it, or nearly half."""
+    """Blends in 30 to 50 % of another image."""
     own = _uniform(len(images), 0.5, 0.7, generator)[:, None, None, None]
     return own * images + (1 - own) * images.roll(1, 0)
 
 
 def _noise(images: Tensor, generator: torch.Generator) -> Tensor:
-    """A tenth to six tenths of it replaced by noise. Never all: pure noise is a foreign kind to be measured with."""
+    """Replaces 10 to 60 % by noise. Never all: pure noise is an OOD set that detection is measured on."""
     own = _uniform(len(images), 0.4, 0.9, generator)[:, None, None, None]
     return own * images + (1 - own) * 255 * torch.rand(images.shape, generator=generator)
 
 
 def _coarse(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Seen with few pixels, from a tenth to a quarter as many in a row."""
+    """Lowers the resolution to a tenth to a quarter."""
     _, height, width, _ = images.shape
     share = float(_uniform(1, 0.1, 0.25, generator))
     small = _resized(images, max(1, round(height * share)), max(1, round(width * share)))
@@ -89,7 +88,7 @@ def _coarse(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _pale(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Nearly without contrast, on any brightness."""
+    """Removes most of the contrast, at a random brightness."""
     n = len(images)
     contrast = _uniform(n, 0.05, 0.4, generator)[:, None, None, None]
     brightness = _uniform(n, 0.1, 0.7, generator)[:, None, None, None] * 255
@@ -97,17 +96,17 @@ def _pale(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _detail(images: Tensor, generator: torch.Generator) -> Tensor:
-    """A detail, a fifth to two fifths of the image wide, enlarged to the whole."""
+    """Enlarges a detail that is a fifth to two fifths of the image wide."""
     return _zoomed(images, _uniform(len(images), 0.2, 0.4, generator), generator)
 
 
 def _distant(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Made small, a quarter to half as wide, with its own edges drawn out around it."""
+    """Shrinks the image to a quarter to half of its width, and stretches its edge pixels around it."""
     return _zoomed(images, 1 / _uniform(len(images), 0.25, 0.5, generator), generator)
 
 
 def _zoomed(images: Tensor, scale: Tensor, generator: torch.Generator) -> Tensor:
-    """What a frame `scale` times as wide as the image shows of it, placed at random."""
+    """What a frame shows that is `scale` times as wide as the image and placed at random."""
     n, height, width, channels = images.shape
     shift = (torch.rand(n, 2, generator=generator) * 2 - 1) * (1 - scale).abs()[:, None]
     frame = torch.zeros(n, 2, 3)
@@ -118,7 +117,7 @@ def _zoomed(images: Tensor, scale: Tensor, generator: torch.Generator) -> Tensor
 
 
 def _colours(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Its channels in another order, each dimmed, and some of them as a negative."""
+    """Permutes the channels, dims each, and inverts some."""
     n = len(images)
     order = torch.rand(n, 3, generator=generator).argsort(1)[:, None, None, :].expand_as(images)
     strength = _uniform(n * 3, -1.0, 1.0, generator).view(n, 1, 1, 3)
@@ -127,7 +126,7 @@ def _colours(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _contours(images: Tensor, generator: torch.Generator) -> Tensor:
-    """White contours on black."""
+    """Draws white contours on black."""
     grey = images.mean(dim=3)
     steps = (grey - grey.roll(1, 1)).abs() + (grey - grey.roll(1, 2)).abs()
     strength = _uniform(len(images), 1.0, 5.0, generator)[:, None, None]

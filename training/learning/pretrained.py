@@ -1,6 +1,5 @@
-"""The network a run begins with: fresh, whitened where it is `compact`, or with `--init` from weights of before."""
+"""`--init`: weights from a file (a state dict, or the checkpoint of another run), and the commands that made them."""
 
-import copy
 import hashlib
 import json
 import pickle
@@ -11,33 +10,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.data.splits import Splits
 from training.errors import RecipeError
-from training.learning.augment import normalise, shrink_early
-from training.networks import Classifier, add_confidence_branch, build_network, whiten
-from training.recipe import Recipe
-
-WHITENING_PIXELS = 5_000 * 32 * 32  # enough 2×2 patches for a 12×12 covariance, many times over
+from training.networks import Classifier
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """Weights from a file, and what became of them."""
+    """What was loaded from a file, tensor by tensor."""
 
     file: str
     sha256: str
     taken: tuple[str, ...]
     other_shape: tuple[str, ...]  # "name: shape here, shape in the file"
-    fresh: tuple[str, ...]  # of this network, with nothing for them in the file
-    unused: tuple[str, ...]  # of the file, with no place in this network
-    origin: "Origin | None" = None  # where the file is the checkpoint of a run
+    fresh: tuple[str, ...]  # in this network, not in the file
+    unused: tuple[str, ...]  # in the file, not in this network
+    origin: "Origin | None" = None  # only if the file is the checkpoint of a run
 
     @property
     def made_by(self) -> tuple[str, ...]:
-        """The commands up to it, as far as they are known."""
+        """The commands that made the weights, as far as they are known."""
         return () if self.origin is None else self.origin.made_by
 
     def describe(self) -> str:
+        """A few lines for the terminal."""
         lines = [f"{self.file}: {len(self.taken)} tensors taken ({_shortened(self.taken)})"]
         for what, names in (
             ("skipped for their shape", self.other_shape),
@@ -51,37 +46,6 @@ class Pretrained:
 
 def _shortened(names: tuple[str, ...], shown: int = 6) -> str:
     return ", ".join(names[:shown]) + (f" … {names[-1]}" if len(names) > shown else "")
-
-
-def fresh_network(recipe: Recipe, splits: Splits, seed: int, mean: Tensor, std: Tensor) -> Classifier:
-    """The recipe's network with weights that follow from the seed."""
-    torch.manual_seed(seed)
-    size = splits.train.images.shape[1]
-    network = build_network(recipe.network.name, len(splits.label_names), size, recipe.network.widths)
-    if recipe.confidence.enabled:
-        add_confidence_branch(network, *recipe.confidence.branch)
-    if recipe.network.name == "compact":
-        sample = torch.from_numpy(splits.train.images[: max(1, WHITENING_PIXELS // size**2)])
-        whiten(network, normalise(sample, mean, std))
-    _check_early_images(network, recipe, size)
-    return network
-
-
-def _check_early_images(network: Classifier, recipe: Recipe, size: int) -> None:
-    """Before training starts: not every network takes the smaller images that its first part would see."""
-    settings = recipe.augment
-    if settings.early_share == 0 or settings.early_scale == 1:
-        return
-    trial = copy.deepcopy(network).train()  # batch norms would remember what they see
-    small = shrink_early(torch.zeros(2, 3, size, size), 0.0, settings)
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            trial(small)
-    except RuntimeError as problem:
-        raise RecipeError(
-            f"augment.early_scale is {settings.early_scale}: the first images would be {small.shape[2]} pixels wide, "
-            f"and network {recipe.network.name} for {size} pixels does not take those. Use --set augment.early_share=0."
-        ) from problem
 
 
 def load_pretrained(network: Classifier, path: Path) -> Pretrained:
@@ -114,10 +78,10 @@ def load_pretrained(network: Classifier, path: Path) -> Pretrained:
 
 @dataclass(frozen=True)
 class Origin:
-    """The run that a checkpoint is of."""
+    """The run that wrote a checkpoint."""
 
-    made_by: tuple[str, ...]  # the commands up to it
-    trained_on: str  # the fingerprint of its images and their division
+    made_by: tuple[str, ...]  # the commands that led to it
+    trained_on: str  # the fingerprint of its images and splits
     finished: bool
 
 
@@ -132,18 +96,20 @@ def _origin(path: Path) -> Origin | None:
 
 
 def commands_of(identity: dict[str, Any], checkpoint: dict[str, Any]) -> tuple[str, ...]:
-    """The command of a run, after those of the runs whose weights it started from; their folders are RUN1, RUN2 …"""
+    """The command of a run, after those of the runs whose weights it started from. Their folders are RUN1, RUN2 …"""
     earlier = tuple((identity.get("init") or {}).get("made_by", ()))
     start = f" --init RUN{len(earlier)}/checkpoint.pt" if earlier else ""
-    # On a GPU that has it bfloat16 is the default; on a CPU it was asked for, and without it other weights come out.
+    # bfloat16 is the default on a GPU that supports it. On a CPU it was requested, and the weights depend on it.
     precision = " --precision bf16" if checkpoint.get("execution", "cpu").startswith("cpu, bf16") else ""
     name, seed = identity["recipe"]["name"], identity["seed"]
     return (*earlier, f"confgate-train fit {name} --seed {seed}{start}{precision} --out RUN{len(earlier) + 1}")
 
 
 def keep_classifier(network: Classifier, pretrained: Pretrained | None, trained_on: str) -> None:
-    """Only the branch will learn; refused unless every weight of the classifier has come from a file, and from a run
-    on the same division of the images: others may have learnt from what is to judge the branch.
+    """Freezes the classifier, so that only the branch learns.
+
+    Fails unless every weight of the classifier comes from a file. If that file is of a run, the run must be finished
+    and have the same splits: otherwise the classifier may have been trained on images that evaluate the branch.
     """
     if pretrained is None:
         raise RecipeError(
@@ -153,13 +119,13 @@ def keep_classifier(network: Classifier, pretrained: Pretrained | None, trained_
     missing = [name for name in (*pretrained.fresh, *pretrained.other_shape) if not name.startswith("branch.")]
     if missing:
         raise RecipeError(
-            f"--init {pretrained.file} is not of the same network, and optimiser.trains=branch would leave these as "
-            f"they are drawn at random: {_shortened(tuple(missing))}."
+            f"--init {pretrained.file} is not of the same network, and optimiser.trains=branch would leave these "
+            f"weights random: {_shortened(tuple(missing))}."
         )
     origin = pretrained.origin
     if origin is not None and not origin.finished:
         raise RecipeError(
-            f"--init {pretrained.file} is of a run that is not finished, and its classifier would stay as it is now. "
+            f"--init {pretrained.file} is of a run that is not finished, and its classifier would stay half trained. "
             f"Run the 'fit' command of that run again first."
         )
     if origin is not None and origin.trained_on != trained_on:
@@ -173,7 +139,7 @@ def keep_classifier(network: Classifier, pretrained: Pretrained | None, trained_
 
 
 def _read_state(path: Path) -> dict[str, Tensor]:
-    """A dict of tensors; of a run's checkpoint its averaged weights where it kept them, as it would be served."""
+    """A dict of tensors. From a run's checkpoint it takes the weights to serve: the average, where one was kept."""
     if not path.is_file():
         raise RecipeError(f"--init {path}: no such file. Expected a state dict written by torch.save.")
     try:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training.learning.hard_images import CHANGES, harden
+from training.learning.augmentation.hard_images import CHANGES, harden
 
 
 def photos(n, height=32, width=32, seed=1):

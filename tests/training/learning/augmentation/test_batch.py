@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from training.learning.augment import Augmentation, augment, normalise, pad_images, shrink_early
+from training.data.normalise import normalise
+from training.learning.augmentation.batch import augment, pad_images, shrink_early
+from training.recipe import Augmentation
 
 
 def batch_of(n=6, size=8):

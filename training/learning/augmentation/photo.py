@@ -12,7 +12,7 @@ import training.torchvision_shim  # noqa: F401  (makes the next import work besi
 from torchvision.transforms import InterpolationMode, v2  # isort: skip
 
 from service.model.bundle import Input
-from service.model.images import decode
+from service.model.images import Pixels, decode
 from training.data.folder import MAX_PIXELS, FolderImages
 from training.recipe import Augmentation
 
@@ -21,7 +21,7 @@ LONGEST_SIDE = 4096
 
 
 def augment_photo(images: FolderImages, index: int, augmentation: Augmentation, flip: bool, seed: int) -> Tensor:
-    """One image [H,W,3] uint8; `seed` decides all that is random in it, whichever process makes it."""
+    """One image [H,W,3] uint8; everything random in it follows from `seed`, in whatever process it is made."""
     path, target = images.paths[index], images.target
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # torchvision draws from the global generator
@@ -45,11 +45,11 @@ def augment_photo(images: FolderImages, index: int, augmentation: Augmentation, 
     return torch.from_numpy(np.array(photo))
 
 
-def _with_proportions(encoded: bytes, target: Input) -> np.ndarray:
+def _with_proportions(encoded: bytes, target: Input) -> Pixels:
     """The whole photo, shrunk to twice the target: enough to crop from, and cheap for large JPEGs."""
     with Image.open(io.BytesIO(encoded)) as header:
         width, height = header.size
-        if header.getexif().get(EXIF_ORIENTATION, 1) >= 5:  # stored lying on its side
+        if header.getexif().get(EXIF_ORIENTATION, 1) >= 5:  # stored on its side
             width, height = height, width
     scale = min(1.0, 2 * max(target.width, target.height) / min(width, height), LONGEST_SIDE / max(width, height))
     shape = Input(

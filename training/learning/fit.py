@@ -1,0 +1,106 @@
+"""A training from its options to its end: the recipe, the images, the run, and what is shown of it."""
+
+import shlex
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from training.data.splits import splits_for, unwatched
+from training.learning.loop import Run
+from training.learning.runtime.execution import DeviceChoice, Execution, Precision, choose_execution, faster_precision
+from training.learning.runtime.progress import ProgressDisplay, watch_files
+from training.learning.runtime.ranks import Ranks, joined, local_rank
+from training.learning.runtime.scalars import Scalars
+from training.networks import check_network
+from training.recipe import Recipe, load_recipe
+
+# For a folder without a test part. Fractions suit sets of any size. Calibration gets the largest one, because every
+# threshold of the service is measured on it.
+FOLDER_SHARES = {"validation": 0.1, "calibration": 0.2, "test": 0.15}
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """The recipe, data, seed and execution that a training was asked for."""
+
+    recipe: str
+    out: Path
+    seed: int
+    changes: tuple[str, ...]
+    data_root: Path
+    folder: Path | None
+    size: int | None
+    init: Path | None
+    device: DeviceChoice
+    precision: Precision
+    compiled: bool
+    workers: int
+    checkpoint_seconds: float
+
+
+def fit(options: FitOptions, console: Console) -> None:
+    """Trains to the end; Ctrl-C leaves the last checkpoint to go on from."""
+    recipe = _recipe_of(options)
+    check_network(recipe.network.name, recipe.network.widths)  # before minutes are spent on reading images
+    execution = choose_execution(options.device, options.precision, options.compiled, local_rank=local_rank())
+    advice = faster_precision(execution) if options.precision == "auto" else None
+    with joined(execution.device) as ranks:
+        if not ranks.is_main:
+            console = Console(quiet=True)
+        if advice:
+            console.print(advice, highlight=False)
+        _train(options, recipe, execution, ranks, console)
+
+
+def _train(options: FitOptions, recipe: Recipe, execution: Execution, ranks: Ranks, console: Console) -> None:
+    """Apart from `fit`, so that the run is freed before the processes leave their group."""
+    watch = partial(watch_files, console) if ranks.is_main else unwatched
+    splits = splits_for(recipe.data, options.data_root, watch)
+    run = Run(
+        recipe,
+        splits,
+        options.seed,
+        options.out,
+        init=options.init,
+        execution=execution,
+        ranks=ranks,
+        workers=options.workers,
+        checkpoint_seconds=options.checkpoint_seconds,
+    )
+    changed = run.resume()
+    if changed:
+        console.print(f"[yellow]warning:[/yellow] {changed}", highlight=False)
+    display, scalars = ProgressDisplay(console, next_command(options, recipe)), Scalars(options.out / "tensorboard")
+    try:
+        with closing(display), closing(scalars):
+            run.train([display, scalars])
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on from the last checkpoint")
+        raise  # typer ends the command with 130, which shells report for Ctrl-C
+
+
+def _recipe_of(options: FitOptions) -> Recipe:
+    """The recipe. A folder, where one is given, replaces its data set; `--set` is applied last."""
+    data: dict[str, Any] = {}
+    if options.folder is not None:
+        folder = options.folder.resolve()
+        data = {"dataset": folder.name, "folder": str(folder), "resize": "fit_crop", **FOLDER_SHARES}
+        if any((folder / name).is_dir() for name in ("test", "val")) and (folder / "train").is_dir():
+            del data["test"]
+    if options.size is not None:
+        data["size"] = options.size
+    return load_recipe(options.recipe, list(options.changes), data, replace=options.folder is not None)
+
+
+def next_command(options: FitOptions, recipe: Recipe) -> str:
+    """The command that exports the run as the next version of its model; no version is overwritten."""
+    name = "".join(c if c.isalnum() else "-" for c in recipe.data.dataset.lower())
+    taken = [int(folder.name) for folder in Path("models", name).glob("*") if folder.name.isdecimal()]
+    command = ["confgate-train", "export", str(options.out), "--out", f"models/{name}/{max(taken, default=0) + 1}"]
+    if options.data_root != Path("data"):
+        command += ["--data-root", str(options.data_root)]
+    return shlex.join(command)
