@@ -11,13 +11,8 @@ import time
 
 import numpy as np
 
-from training.metrics.detection import (
-    coverage_at_risk,
-    detection_metrics,
-    expected_calibration_error,
-    risk_at_coverage,
-    selective_metrics,
-)
+from training.metrics.detection import detection_metrics
+from training.metrics.selective import coverage_at_risk, expected_calibration_error, risk_at_coverage, selective_metrics
 
 INSIDE, OUTSIDE = 10_000, 50_000
 GOAL = 0.5  # seconds

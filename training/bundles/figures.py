@@ -3,17 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from service.model.bundle import Figure, Input, Score
-from service.model.images import fit_array
+from service.model.bundle import Figure, Score
 from service.model.scores import Outputs, ScoreName, accept
 from training.metrics.detection import auroc, detection_error, fpr_at_tpr
-
-
-def as_served(images: NDArray[np.uint8], target: Input) -> NDArray[np.uint8]:
-    """Images of any size, brought to the bundle's size by the code that serves."""
-    if images.shape[1:3] == (target.height, target.width):
-        return images
-    return np.stack([fit_array(image, target) for image in images])
 
 
 def in_distribution_figures(

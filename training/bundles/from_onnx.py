@@ -19,9 +19,10 @@ from training.calibration.calibrate import Evidence, calibrate_graphs
 from training.calibration.policies import USUAL, Wanted
 from training.data.splits import LabelledImages
 from training.errors import DataError, ExportError
-from training.graphs.from_torch import OPSET, Layout, image_size, open_graph, run_graph, with_image_input
 from training.graphs.gradient import GradientError
+from training.graphs.image_input import OPSET, Layout, image_size, with_image_input
 from training.graphs.perturbed import perturbed_graph
+from training.graphs.run import open_graph, run_graph
 
 MAX_PIXELS = 200_000_000  # the user's own files; the service's limit is for strangers'
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from service.model.bundle import Bundle, Default, Figure, HashedFile, Input, Manifest, Provenance, Score, write_bundle
 from service.model.scores import Outputs, ScoreName
 from service.model.session import open_session
-from training.bundles.figures import as_served, in_distribution_figures, out_of_distribution_figures
+from training.bundles.figures import in_distribution_figures, out_of_distribution_figures
 from training.calibration.calibrate import Calibrated, Evidence, OpenGraphs
 from training.errors import ExportError
+from training.graphs.run import as_served
 from training.graphs.weights import share_weights
 
 

@@ -25,7 +25,7 @@ from service.model.scores import (
     score_images,
 )
 from service.model.typicality import Ranks, lowest_rank, quantiles_of
-from training.bundles.figures import as_served
+from training.calibration.epsilon import choose_epsilon, choose_epsilon_ood
 from training.calibration.policies import (
     TARGET_REJECTION,
     USUAL,
@@ -38,9 +38,9 @@ from training.calibration.policies import (
 from training.data.ood import OutsideImages
 from training.data.splits import LabelledImages
 from training.errors import DataError
-from training.graphs.from_torch import open_graph, run_graph
-from training.graphs.perturbed import ODIN_TEMPERATURE, choose_epsilon, choose_epsilon_outside
+from training.graphs.perturbed import ODIN_TEMPERATURE
 from training.graphs.perturbed_images import moved_images_of
+from training.graphs.run import as_served, open_graph, run_graph
 
 EpsilonBy = Literal["auto", "ood", "misclassified"]
 FEWEST_TYPICAL = 100  # rightly classified images: with fewer, "1 in 200" could not be said
@@ -176,7 +176,7 @@ def _epsilon(
         outside = [as_served(images.calibration, graphs.shape) for images in evidence.outside.values()]
         sets = ", ".join(evidence.outside)
         return (
-            choose_epsilon_outside(moved, score, inside, outside),
+            choose_epsilon_ood(moved, score, inside, outside),
             f"ε has the least detection error between calibration images and held-out images of {sets}",
         )
     right = run_graph(graphs.forward, inside)["logits"].argmax(axis=1) == truth

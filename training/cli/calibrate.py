@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from service.model.bundle import Bundle, Default, load_bundle
+from training.cli.bundles import Alpha, CalibrationOod, EpsilonByOption, Risk, Tprs
 from training.cli.data import DataRoot
 from training.errors import DataError
 from training.graphs.progress import counting_images
@@ -17,29 +18,6 @@ if TYPE_CHECKING:  # these import torch, which --help need not wait for
     from training.calibration.policies import Wanted
 
 console = Console()
-
-OutsideSets = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A set of images of something else; may be given several times. 1,000 images of it set the policy "
-        "ood_holdout and ε, the others are evaluated on."
-    ),
-]
-Tprs = Annotated[
-    list[int] | None, typer.Option("--tpr", help="Make policy tprNN, which keeps NN % of images. [default: 95]")
-]
-Risk = Annotated[
-    float | None,
-    typer.Option(
-        help="Policy risk: the largest share of wrong answers among accepted ones. [default: 0.02, where there are "
-        "images enough for it]"
-    ),
-]
-Alpha = Annotated[float, typer.Option(help="How often policy risk may break its promise.")]
-EpsilonChoice = Annotated[
-    Literal["auto", "ood", "misclassified"],
-    typer.Option("--epsilon-by", help="Choose ε on OOD sets or on own mistakes; auto: on OOD sets where given."),
-]
 
 
 @dataclass(frozen=True)
@@ -77,7 +55,7 @@ def calibrate(
             "set. [default: the calibration split of what it was trained on]"
         ),
     ] = None,
-    ood: OutsideSets = None,
+    ood: CalibrationOod = None,
     traffic: Annotated[
         Path | None, typer.Option(help="Unlabelled images of your own traffic: any folder of image files.")
     ] = None,
@@ -87,7 +65,7 @@ def calibrate(
     tpr: Tprs = None,
     risk: Risk = None,
     alpha: Alpha = 0.05,
-    epsilon_by: EpsilonChoice = "auto",
+    epsilon_by: EpsilonByOption = "auto",
     use_recommended: Annotated[
         Literal["ood", "mistakes"] | None,
         typer.Option(help="Make the score recommended for this purpose the default, with its policy."),

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from training.cli.bundles import DeviceOption, Limit, Ood, RunFolder
 from training.cli.data import DataRoot
-from training.cli.evaluate import DeviceOption, Limit, Ood, RunFolder, progress_bar
+from training.evaluation.progress import progress_bar
 
 console = Console()
 

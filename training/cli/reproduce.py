@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from training.cli.bundles import Limit
 from training.cli.data import DataRoot
-from training.cli.evaluate import Limit
 
 console = Console()
 

@@ -21,7 +21,8 @@ from training.evaluation.measure import (
     measure_network,
 )
 from training.evaluation.ood_sets import MeasuredSet, Outside, load_sets
-from training.evaluation.outputs import BundleOutputs, Progress, silent
+from training.evaluation.outputs import BundleOutputs
+from training.evaluation.progress import Progress, silent
 
 
 @dataclass(frozen=True)

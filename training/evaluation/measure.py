@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from service.model.bundle import Bundle
 from service.model.scores import Floats, ScoreName, score_images
+from training.calibration.epsilon import EPSILON_IMAGES, EPSILONS
 from training.calibration.policies import FEWEST_MISTAKES
 from training.evaluation.in_distribution import Inside, spread_indices
 from training.evaluation.ood_sets import Outside
 from training.evaluation.outputs import BundleOutputs, ImageSet
 from training.evaluation.scores import needs_perturbed_graph, scores_of
-from training.graphs.perturbed import EPSILON_IMAGES, EPSILONS
 from training.metrics.detection import detection_error, detection_error_at, detection_metrics
 from training.metrics.intervals import Intervals, detection_intervals
 

@@ -5,7 +5,7 @@ are the graph's outputs, not scores, so that a score that is added later needs n
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,20 +20,15 @@ from service.model.bundle import Bundle, GraphName
 from service.model.images import Pixels
 from service.model.scores import Outputs
 from service.model.session import CPU, Device, OnnxSession, choose_providers, open_session
-from training.bundles.figures import as_served
 from training.data.folder import FolderImages
 from training.data.splits import Images
-from training.graphs.from_torch import FORWARD_BATCH, PERTURBED_BATCH
+from training.evaluation.progress import Progress, silent
 from training.graphs.perturbed_images import MovedImages, open_moved_images
+from training.graphs.run import FORWARD_BATCH, PERTURBED_BATCH, as_served
 
 BATCHES: dict[GraphName, int] = {"forward": FORWARD_BATCH, "perturbed": PERTURBED_BATCH}
 HASHED_AT_ONCE = 250
 Kept = dict[str, NDArray[np.float32]]
-Progress = Callable[[str, int, int], None]  # what is computed, images done, images in all
-
-
-def silent(_what: str, _done: int, _total: int) -> None:
-    """No progress is shown."""
 
 
 @dataclass(frozen=True)

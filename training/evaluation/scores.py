@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from service.model.bundle import Bundle
 from service.model.scores import PREPROCESSED_SCORES, Floats, ScoreName, score_images
-from training.bundles.figures import as_served
 from training.errors import DataError
-from training.graphs.from_torch import open_graph, run_graph
+from training.graphs.run import as_served, open_graph, run_graph
 
 FORWARD_SCORES: tuple[ScoreName, ...] = ("max_softmax", "energy", "max_logit")  # any classifier has these
 

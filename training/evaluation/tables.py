@@ -13,8 +13,8 @@ from service.model.scores import sigmoid
 from training.evaluation.evaluate import Evaluation, Group, Spread
 from training.evaluation.measure import METHODS, PAPER_PAIRS, Measured, Method
 from training.evaluation.ood_sets import MeasuredSet, title_of
+from training.metrics.detection import METRICS
 from training.metrics.intervals import LEVEL, RESAMPLES, SEED
-from training.paper.published import METRICS
 
 METRIC_TITLES = {
     "fpr_at_95_tpr": "FPR (95 % TPR) ↓",

@@ -9,7 +9,7 @@ from typing import Any
 
 from training.evaluation.evaluate import Evaluation, Spread
 from training.evaluation.tables import notes_of, tables_of
-from training.paper.published import METRICS
+from training.metrics.detection import METRICS
 
 FORMAT = 1  # of evaluation.json; another number means that `combine` cannot read it
 

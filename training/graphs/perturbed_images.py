@@ -24,8 +24,8 @@ from service.model.session import (
     open_runtime,
     open_session,
 )
-from training.graphs.from_torch import open_graph
 from training.graphs.gradient.cut import IMAGE, cut_at_direction
+from training.graphs.run import open_graph
 
 # Opens a part of the graph for the outputs that are wanted of it.
 OpenPart = Callable[[onnx.ModelProto, tuple[str, ...]], OnnxSession]

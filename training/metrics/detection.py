@@ -6,7 +6,7 @@ Conventions, everywhere in this file:
 - shares are fractions from 0 to 1;
 - no scores, NaN and infinities are refused with a ValueError: a metric of them would be an accident.
 
-What is measured of answers that may be right or wrong is in `training.metrics.selective`, and offered here too.
+Metrics of answers, which may be correct or wrong, are in `training.metrics.selective`.
 """
 
 from collections.abc import Callable
@@ -16,40 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from training.metrics.selective import (
-    SelectiveMetrics,
-    aurc,
-    coverage_at_risk,
-    expected_calibration_error,
-    risk_at_coverage,
-    selective_metrics,
-)
+from service.model.scores import Floats
 
-__all__ = [
-    "DetectionMetrics",
-    "SelectiveMetrics",
-    "Threshold",
-    "aupr_in",
-    "aupr_out",
-    "aurc",
-    "auroc",
-    "bootstrap_interval",
-    "coverage_at_risk",
-    "detection_error",
-    "detection_error_at",
-    "detection_metrics",
-    "expected_calibration_error",
-    "fpr_at_tpr",
-    "fpr_at_tpr_out_positive",
-    "resampled_interval",
-    "risk_at_coverage",
-    "selective_metrics",
-    "sorted_scores",
-    "threshold_keeping",
-    "thresholds_between",
-]
-
-Floats = NDArray[np.float64]
+# The paper's five, in its order.
+METRICS = ("fpr_at_95_tpr", "detection_error", "auroc", "aupr_in", "aupr_out")
 
 
 class Threshold(NamedTuple):

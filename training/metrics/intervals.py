@@ -10,7 +10,8 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from training.metrics.detection import DetectionMetrics, Floats, resampled_interval, sorted_scores
+from service.model.scores import Floats
+from training.metrics.detection import DetectionMetrics, resampled_interval, sorted_scores
 
 RESAMPLES = 1_000
 SEED = 0

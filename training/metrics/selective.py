@@ -1,4 +1,4 @@
-"""Selective prediction: how wrong the answers are that a gate lets pass. Offered through `training.metrics.detection`.
+"""Selective prediction: how wrong the answers are that a gate lets pass.
 
 Coverage is the share of answers accepted, risk the share of wrong ones among them. A gate accepts the answers whose
 score is above δ, so equal scores pass or fall together; where a metric must rank them one after the other (AURC), their
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.float64]
+from service.model.scores import Floats
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from training.evaluation.ood_sets import title_of
-from training.metrics.detection import auroc, expected_calibration_error, fpr_at_tpr, selective_metrics
+from training.metrics.detection import auroc, fpr_at_tpr
+from training.metrics.selective import expected_calibration_error, selective_metrics
 from training.report.gather import ReportData, ScoreView
 
 STYLE = (Path(__file__).parent / "page.css").read_text()

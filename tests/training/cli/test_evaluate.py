@@ -12,6 +12,7 @@ from service.model.bundle import load_bundle
 from service.model.scores import score_images
 from tests.training.command_line import confgate_train
 from tests.training.conftest import LIMIT
+from training.calibration.epsilon import EPSILONS
 from training.data.ood import load_outside
 from training.errors import DataError
 from training.evaluation.evaluate import Group, Settings, Spread, evaluate
@@ -21,8 +22,7 @@ from training.evaluation.ood_sets import load_sets
 from training.evaluation.outputs import BundleOutputs, ImageSet
 from training.evaluation.scores import score_bundle
 from training.evaluation.tables import pair_cell
-from training.graphs.from_torch import open_graph, run_graph
-from training.graphs.perturbed import EPSILONS
+from training.graphs.run import open_graph, run_graph
 from training.metrics.detection import auroc, bootstrap_interval, detection_error, detection_metrics, fpr_at_tpr
 
 BRANCH, BASELINE = "compact-cifar10", "compact-cifar10-baseline"

@@ -15,15 +15,15 @@ from service.errors import BundleError
 from service.model.bundle import Bundle, HashedFile, load_bundle, write_bundle
 from service.model.session import open_session
 from tests.training.conftest import LIMIT
+from training.calibration.epsilon import EPSILONS
 from training.evaluation import outputs as outputs_module
 from training.evaluation.in_distribution import inside_of
 from training.evaluation.measure import NetworkScores, best_epsilon, measure_network
 from training.evaluation.ood_sets import load_sets
 from training.evaluation.outputs import BATCHES, BundleOutputs, ImageSet
-from training.graphs.from_torch import open_graph, run_graph
 from training.graphs.gradient.cut import cut_at_direction
-from training.graphs.perturbed import EPSILONS
 from training.graphs.perturbed_images import MovedImages, moved_images_of, open_moved_images
+from training.graphs.run import open_graph, run_graph
 
 BRANCH, BASELINE = "compact-cifar10", "compact-cifar10-baseline"
 SIZE = 12

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.metrics.detection import (
+from training.metrics.selective import (
     SelectiveMetrics,
     aurc,
     coverage_at_risk,

@@ -13,7 +13,8 @@ from service.model.scores import sigmoid
 from tests.training.command_line import confgate_train
 from training.errors import DataError, RecipeError
 from training.evaluation.evaluate import Settings, evaluate
-from training.paper.published import METRICS, published_rows, published_value
+from training.metrics.detection import METRICS
+from training.paper.published import published_rows, published_value
 from training.paper.reproduction.beside import Finished, beside_tables, compare
 from training.paper.reproduction.budget import budget_figure, budget_records, budget_table
 from training.paper.reproduction.experiments import BUDGETS, EXPERIMENTS, plan_experiment, sets_here

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-METRICS = ("fpr_at_95_tpr", "detection_error", "auroc", "aupr_in", "aupr_out")
 THRESHOLD_METRICS = ("calibrated_on_ood", "calibrated_on_misclassified")
 DETECTION_TABLES = ("1", "2", "4", "5")
 

@@ -15,7 +15,8 @@ from training.evaluation.tables import (
     TextTable,
     pair_cell,
 )
-from training.paper.published import METRICS, published_errors, published_value
+from training.metrics.detection import METRICS
+from training.paper.published import published_errors, published_value
 from training.paper.reproduction.experiments import BUDGET_SWEEP, COMPACT_BESIDE, Cell, Experiment
 
 THRESHOLD_TITLES = {

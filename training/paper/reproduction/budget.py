@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from service.model.scores import sigmoid
 from training.evaluation.evaluate import Group, Spread
 from training.evaluation.tables import METRIC_TITLES, TextTable, per_cent
-from training.paper.published import METRICS
+from training.metrics.detection import METRICS
 from training.report.style import FAINT, INSIDE, OUTSIDE, label, new_figure
 
 PAPERS_BUDGET, PAPERS_THRESHOLD = 0.3, 0.5  # section 4.2.3: β = 0.3 puts the best δ around 0.5

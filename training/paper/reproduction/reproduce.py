@@ -7,10 +7,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from training.cli.evaluate import progress_bar
 from training.evaluation.evaluate import Settings, evaluate
 from training.evaluation.measure import EpsilonChoice
 from training.evaluation.ood_sets import ALL
+from training.evaluation.progress import progress_bar
 from training.evaluation.tables import notes_of
 from training.evaluation.write import write_evaluation, write_text
 from training.paper.published import citation

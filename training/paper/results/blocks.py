@@ -17,8 +17,8 @@ from training.evaluation.tables import (
     side_by_side,
     threshold_table,
 )
+from training.metrics.detection import METRICS
 from training.paper.published import (
-    METRICS,
     THRESHOLD_METRICS,
     citation,
     published_errors,

@@ -1,0 +1,57 @@
+"""Runs ONNX graphs on the CPU, a batch at a time; needs ONNX Runtime and no torch."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+
+from service.model.bundle import Input
+from service.model.images import Pixels, fit_array
+from service.model.session import EXTERNAL_DATA_FOLDER
+from training.graphs.progress import images_done
+
+FORWARD_BATCH = 250
+# The backward pass holds every activation of the batch: about 50 MB an image for WRN-28-10.
+PERTURBED_BATCH = 50
+
+
+def open_graph(
+    model: onnx.ModelProto | Path, threads: int = 0, weights_in: Path | None = None
+) -> onnxruntime.InferenceSession:
+    """A CPU session for calibration and evaluation, before there is a bundle to open through the service.
+
+    `weights_in` is the folder of the weights that a model in memory has in a file of their own.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if weights_in is not None:
+        options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(weights_in.absolute()))
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def run_graph(
+    session: onnxruntime.InferenceSession,
+    images: NDArray[np.uint8],
+    batch: int | None = None,
+    epsilon: float | None = None,
+) -> dict[str, NDArray[np.float32]]:
+    """Every output for every image, a batch at a time; a perturbed graph needs its ε."""
+    names = [output.name for output in session.get_outputs()]
+    batch = batch or (FORWARD_BATCH if epsilon is None else PERTURBED_BATCH)
+    constants = {} if epsilon is None else {"epsilon": np.asarray(epsilon, np.float32)}
+    parts = []
+    for start in range(0, len(images), batch):
+        parts.append(session.run(names, {"image": images[start : start + batch], **constants}))
+        images_done(len(images[start : start + batch]))
+    return {name: np.concatenate([part[k] for part in parts]) for k, name in enumerate(names)}
+
+
+def as_served(images: Pixels, target: Input) -> Pixels:
+    """Images of any size, resized to the bundle's size by the code that serves."""
+    if images.shape[1:3] == (target.height, target.width):
+        return images
+    return np.stack([fit_array(image, target) for image in images])
