@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from training.metrics.detection import detection_metrics
-from training.metrics.selective import coverage_at_risk, expected_calibration_error, risk_at_coverage, selective_metrics
+from training.metrics.selective import aurc, expected_calibration_error
 
 INSIDE, OUTSIDE = 10_000, 50_000
 GOAL = 0.5  # seconds
@@ -20,9 +20,7 @@ GOAL = 0.5  # seconds
 
 def all_metrics(inside: np.ndarray, outside: np.ndarray, right: np.ndarray, probability: np.ndarray) -> None:
     detection_metrics(inside, outside)
-    selective_metrics(inside, right)
-    risk_at_coverage(inside, right, 0.8)
-    coverage_at_risk(inside, right, 0.02)
+    aurc(inside, right)
     expected_calibration_error(probability, right)
 
 

@@ -16,7 +16,6 @@ from service.model.session import RUNTIME_ERRORS
 from training.bundles.card import write_card
 from training.bundles.write import Graphs, assemble_bundle, check_new
 from training.calibration.calibrate import Evidence, calibrate_graphs
-from training.calibration.policies import USUAL, Wanted
 from training.data.splits import LabelledImages
 from training.errors import DataError, ExportError
 from training.graphs.gradient import GradientError
@@ -43,7 +42,6 @@ def import_onnx(
     std: Sequence[float],
     layout: Layout,
     resize: Input | None = None,
-    wanted: Wanted = USUAL,
 ) -> Imported:
     """Reads the graph, finds its logits, calibrates on a folder of labelled images, and writes the bundle."""
     check_new(target)
@@ -72,7 +70,7 @@ def import_onnx(
     )
     graphs = Graphs(forward, perturbed)
     opened = graphs.opened(shape)
-    calibrated = calibrate_graphs(opened, evidence, wanted)
+    calibrated = calibrate_graphs(opened, evidence)
     notes += calibrated.notes
     bundle = assemble_bundle(
         target,

@@ -25,9 +25,6 @@ class CalibrationScores:
     right: NDArray[np.bool_]
     outside: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # by the name of the set
 
-    def rejected_share(self, threshold: float) -> float:
-        return float(np.mean(self.scores <= threshold))
-
 
 @dataclass(frozen=True)
 class Wanted:
@@ -100,7 +97,7 @@ def tpr_policy(calibration: CalibrationScores, percent: int) -> Policy:
 
 
 def risk_policy(calibration: CalibrationScores, risk: float, alpha: float) -> Policy:
-    """δ above which at most a share `risk` of answers is wrong, with probability 1 − α: see `training.calibration.risk`."""
+    """δ above which at most a share `risk` of answers is wrong, with probability 1 − α (see `risk`)."""
     found = threshold_for_risk(calibration.scores, calibration.right, risk, alpha)
     return _policy(
         found.threshold,

@@ -16,13 +16,13 @@ from training.evaluation.measure import (
     MeasuredNetwork,
     Method,
     NetworkRole,
-    NetworkScores,
     digest_of_graphs,
     measure_network,
 )
 from training.evaluation.ood_sets import MeasuredSet, Outside, load_sets
 from training.evaluation.outputs import BundleOutputs
 from training.evaluation.progress import Progress, silent
+from training.evaluation.scores import NetworkScores
 
 
 @dataclass(frozen=True)

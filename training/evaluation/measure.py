@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.model.bundle import Bundle
-from service.model.scores import Floats, ScoreName, score_images
+from service.model.scores import Floats, ScoreName
 from training.calibration.epsilon import EPSILON_IMAGES, EPSILONS
 from training.calibration.policies import FEWEST_MISTAKES
 from training.evaluation.in_distribution import Inside, spread_indices
 from training.evaluation.ood_sets import Outside
-from training.evaluation.outputs import BundleOutputs, ImageSet
-from training.evaluation.scores import needs_perturbed_graph, scores_of
+from training.evaluation.outputs import ImageSet
+from training.evaluation.scores import NetworkScores
 from training.metrics.detection import detection_error, detection_error_at, detection_metrics
 from training.metrics.intervals import Intervals, detection_intervals
 
@@ -94,37 +94,6 @@ class MeasuredNetwork:
     n: int
     rows: tuple[Measured, ...]
     budget: float | None = None  # β; None: a baseline, or its training run was not given
-
-
-@dataclass
-class NetworkScores:
-    """The scores of one bundle on any set of images, at any ε."""
-
-    outputs: BundleOutputs
-    preprocessed: bool = True
-
-    @property
-    def names(self) -> tuple[ScoreName, ...]:
-        """Also those the bundle has no thresholds for, as long as its graphs give them."""
-        found = scores_of(self.outputs.bundle)
-        return found if self.preprocessed else tuple(name for name in found if not needs_perturbed_graph(name))
-
-    def of(self, score: ScoreName, sets: Iterable[ImageSet], epsilon: float | None) -> Floats:
-        """One score [N] on the unbounded scale, by the functions that serve."""
-        stored = self.outputs.bundle.manifest.scores.get(score)
-        parts = []
-        for images in sets:
-            found = self.outputs.clean(images) if epsilon is None else self.outputs.preprocessed(images, epsilon)
-            parts.append(score_images(score, found) if stored is None else stored.of_images(score, found))
-        return np.concatenate(parts)
-
-    def stored_epsilon(self, score: ScoreName) -> float | None:
-        stored = self.outputs.bundle.manifest.scores.get(score)
-        return None if stored is None else stored.epsilon
-
-    def right(self, images: ImageSet, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-        answers = self.outputs.clean(images)["logits"].argmax(axis=1)
-        return np.asarray(answers == labels)
 
 
 def measure_network(

@@ -17,15 +17,12 @@ FORWARD_BATCH = 250
 PERTURBED_BATCH = 50
 
 
-def open_graph(
-    model: onnx.ModelProto | Path, threads: int = 0, weights_in: Path | None = None
-) -> onnxruntime.InferenceSession:
+def open_graph(model: onnx.ModelProto | Path, weights_in: Path | None = None) -> onnxruntime.InferenceSession:
     """A CPU session for calibration and evaluation, before there is a bundle to open through the service.
 
     `weights_in` is the folder of the weights that a model in memory has in a file of their own.
     """
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if weights_in is not None:
         options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(weights_in.absolute()))

@@ -139,14 +139,12 @@ def bootstrap_interval(
     n: int = 1_000,
     seed: int = 0,
     level: float = 0.95,
-    paired: bool = False,
 ) -> tuple[float, float]:
     """The percentile interval of `metric(*samples)` over `n` resamplings with replacement.
 
-    Each sample is drawn anew by itself (inside and outside images); with `paired` all share the drawn indices (an
-    image's score and whether its answer is right).
+    Each sample is resampled by itself: in-distribution and OOD images are independent of each other.
     """
-    low, high = resampled_interval(metric, *samples, n=n, seed=seed, level=level, paired=paired)
+    low, high = resampled_interval(metric, *samples, n=n, seed=seed, level=level)
     return float(low), float(high)
 
 
@@ -156,24 +154,17 @@ def resampled_interval(
     n: int = 1_000,
     seed: int = 0,
     level: float = 0.95,
-    paired: bool = False,
 ) -> Floats:
     """The same for one metric [2] or for several that are computed together [2,K]: the lower ends, the upper ends."""
     arrays = [np.asarray(sample) for sample in samples]
     if not arrays or any(len(array) == 0 for array in arrays):
         raise ValueError("nothing to resample: expected at least one sample, none of them empty")
-    if paired and len({len(array) for array in arrays}) > 1:
-        raise ValueError(f"paired samples have {[len(array) for array in arrays]} rows: expected as many in each")
     if n < 1 or not 0 < level < 1:
         raise ValueError(f"n is {n} and level {level}: expected n from 1 and a level between 0 and 1")
     random = np.random.default_rng(seed)
     values = []
     for _ in range(n):
-        if paired:
-            drawn = random.integers(0, len(arrays[0]), len(arrays[0]))
-            values.append(metrics(*(array[drawn] for array in arrays)))
-        else:
-            values.append(metrics(*(array[random.integers(0, len(array), len(array))] for array in arrays)))
+        values.append(metrics(*(array[random.integers(0, len(array), len(array))] for array in arrays)))
     return np.quantile(np.asarray(values), [(1 - level) / 2, (1 + level) / 2], axis=0)
 
 

@@ -18,10 +18,10 @@ from training.calibration.recommend import Recommendation, best_score
 from training.data.splits import Images
 from training.errors import DataError
 from training.evaluation.in_distribution import Inside, inside_of
-from training.evaluation.measure import NetworkScores
 from training.evaluation.ood_sets import Outside, load_sets
 from training.evaluation.outputs import BundleOutputs, ImageSet
 from training.evaluation.progress import Progress, silent
+from training.evaluation.scores import NetworkScores
 from training.metrics.detection import detection_error
 
 SCORE_TITLES: dict[ScoreName, str] = {

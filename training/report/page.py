@@ -8,7 +8,7 @@ import numpy as np
 
 from training.evaluation.ood_sets import title_of
 from training.metrics.detection import auroc, fpr_at_tpr
-from training.metrics.selective import expected_calibration_error, selective_metrics
+from training.metrics.selective import aurc, expected_calibration_error
 from training.report.gather import ReportData, ScoreView
 
 STYLE = (Path(__file__).parent / "page.css").read_text()
@@ -95,7 +95,7 @@ def _scores_table(data: ReportData) -> str:
         ood = (auroc(view.inside, view.all_outside), -fpr_at_tpr(view.inside, view.all_outside))
         wrong = view.inside[~view.right]
         mistakes = auroc(view.inside[view.right], wrong) if len(wrong) and view.right.any() else float("nan")
-        columns.append((*ood, mistakes, -selective_metrics(view.inside, view.right).aurc))
+        columns.append((*ood, mistakes, -aurc(view.inside, view.right)))
     tops = [max(column) for column in zip(*columns, strict=True)]
     for view, values in zip(data.scores.values(), columns, strict=True):
         cells = "".join(

@@ -17,12 +17,12 @@ from training.data.ood import load_outside
 from training.errors import DataError
 from training.evaluation.evaluate import Group, Settings, Spread, evaluate
 from training.evaluation.in_distribution import inside_of, spread_indices
-from training.evaluation.measure import Measured, MeasuredNetwork, NetworkScores, Thresholds, measure_network
+from training.evaluation.measure import Measured, MeasuredNetwork, Thresholds, measure_network
 from training.evaluation.ood_sets import load_sets
 from training.evaluation.outputs import BundleOutputs, ImageSet
-from training.evaluation.scores import score_bundle
+from training.evaluation.scores import NetworkScores
 from training.evaluation.tables import pair_cell
-from training.graphs.run import open_graph, run_graph
+from training.graphs.run import as_served, open_graph, run_graph
 from training.metrics.detection import auroc, bootstrap_interval, detection_error, detection_metrics, fpr_at_tpr
 
 BRANCH, BASELINE = "compact-cifar10", "compact-cifar10-baseline"
@@ -45,6 +45,12 @@ def limited(images):
     return images[spread_indices(len(images), LIMIT)]
 
 
+def scores_of(bundle, images, score):
+    """One score of every image, straight from the forward graph."""
+    outputs = run_graph(open_graph(bundle.graph_path("forward")), as_served(images, bundle.manifest.input))
+    return bundle.manifest.scores[score].of_images(score, outputs)
+
+
 def records(path: Path):
     with path.open() as file:
         return {(r["out_of_distribution"], r["method"]): r for r in csv.DictReader(file)}
@@ -65,9 +71,7 @@ def test_figures_equal_those_computed_from_the_graph(evaluated, reproduced):
     ):
         bundle = load_bundle(reproduced.bundle(recipe))
         test = limited(inside_of(bundle, reproduced.data, reproduced.run(recipe)).test.images)
-        metrics = detection_metrics(
-            score_bundle(bundle, test, [score])[score], score_bundle(bundle, outside[name], [score])[score]
-        )
+        metrics = detection_metrics(scores_of(bundle, test, score), scores_of(bundle, outside[name], score))
         for metric in ("fpr_at_95_tpr", "detection_error", "auroc", "aupr_in", "aupr_out"):
             assert float(found[name, method][metric]) == pytest.approx(getattr(metrics, metric), abs=1e-6)
         assert int(found[name, method]["n_outside"]) == len(outside[name])
@@ -80,7 +84,7 @@ def test_epsilon_is_the_best_one_on_calibration_images(evaluated, reproduced):
     for recipe, method in ((BASELINE, "odin"), (BRANCH, "confidence_preprocessed")):
         bundle = load_bundle(reproduced.bundle(recipe))
         own = limited(inside_of(bundle, reproduced.data, reproduced.run(recipe)).calibration.images)
-        graph = open_graph(bundle.graph_path("perturbed"), threads=1)
+        graph = open_graph(bundle.graph_path("perturbed"))
         temperature = bundle.manifest.scores[method].temperature
         errors = []
         for epsilon in EPSILONS:
@@ -121,7 +125,7 @@ def test_intervals_are_those_of_resampled_scores(earlier, reproduced):
     bundle = load_bundle(reproduced.bundle(BRANCH))
     test = limited(inside_of(bundle, reproduced.data, reproduced.run(BRANCH)).test.images)
     noise = limited(load_outside("uniform", reproduced.data, SIZE).test)
-    inside, outside = (np.sort(score_bundle(bundle, images, ["energy"])["energy"]) for images in (test, noise))
+    inside, outside = (np.sort(scores_of(bundle, images, "energy")) for images in (test, noise))
     found = records(earlier.parent / "evaluation.csv")["uniform", "branch_energy"]
     for name, metric in (("auroc", auroc), ("fpr_at_95_tpr", fpr_at_tpr)):
         low, high = bootstrap_interval(metric, inside, outside)

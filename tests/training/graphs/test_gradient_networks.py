@@ -12,9 +12,9 @@ import torch
 from onnxruntime import InferenceSession
 from torch import Tensor, nn
 
-from tests.training.graphs.gradient_reference import autograd, export, open_graph, run
+from tests.training.graphs.gradient_reference import autograd, export, input_gradient, open_graph, run
 from training.graphs.from_torch import export_network
-from training.graphs.gradient import add_input_preprocessing, input_gradient
+from training.graphs.gradient import add_input_preprocessing
 from training.graphs.image_input import with_image_input
 from training.learning.augment import normalise
 from training.networks import Classifier, add_confidence_branch, build_network, compact

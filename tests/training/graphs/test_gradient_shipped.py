@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from PIL import Image
 from torch import nn
 
-from training.graphs.gradient import input_gradient
+from tests.training.graphs.gradient_reference import input_gradient
 from training.graphs.run import open_graph, run_graph
 from training.networks import add_confidence_branch, compact
 

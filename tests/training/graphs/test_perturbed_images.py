@@ -18,9 +18,10 @@ from tests.training.conftest import LIMIT
 from training.calibration.epsilon import EPSILONS
 from training.evaluation import outputs as outputs_module
 from training.evaluation.in_distribution import inside_of
-from training.evaluation.measure import NetworkScores, best_epsilon, measure_network
+from training.evaluation.measure import best_epsilon, measure_network
 from training.evaluation.ood_sets import load_sets
 from training.evaluation.outputs import BATCHES, BundleOutputs, ImageSet
+from training.evaluation.scores import NetworkScores
 from training.graphs.gradient.cut import cut_at_direction
 from training.graphs.perturbed_images import MovedImages, moved_images_of, open_moved_images
 from training.graphs.run import open_graph, run_graph

@@ -18,9 +18,9 @@ from training.graphs.gradient import shape_rules, window_rules  # noqa: F401  (i
 from training.graphs.gradient.builder import GradientError, GraphBuilder, NoRuleError
 from training.graphs.gradient.walk import append_gradient, nodes_between
 
-__all__ = ["GradientError", "NoRuleError", "add_input_preprocessing", "input_gradient"]
+__all__ = ["GradientError", "NoRuleError", "add_input_preprocessing"]
 
-CONFIDENCE, LOGITS, EPSILON, GRADIENT = "confidence_logit", "logits", "epsilon", "gradient"
+CONFIDENCE, LOGITS, EPSILON = "confidence_logit", "logits", "epsilon"
 
 
 def add_input_preprocessing(
@@ -41,22 +41,6 @@ def add_input_preprocessing(
     _append_second_pass(graph, {normalised: perturbed, target: output})
     clean = next(value for value in graph.graph.output if value.name == target)
     graph.graph.output.append(onnx.ValueInfoProto(name=output, type=clean.type))
-    onnx.checker.check_model(graph.model)
-    return graph.model
-
-
-def input_gradient(
-    forward: onnx.ModelProto, *, normalised: str = "normalised", temperature: float = 1000.0
-) -> onnx.ModelProto:
-    """The forward graph with one more output, `gradient`: the direction whose sign `add_input_preprocessing` takes.
-
-    It is ∂z/∂x for a confidence logit z. For a classifier it is the gradient of log(p_max / (1 − p_max)).
-    """
-    graph = GraphBuilder(forward)
-    gradient = _append_gradient(graph, _target(graph), normalised, temperature)
-    graph.graph.node.append(helper.make_node("Identity", [gradient], [GRADIENT], name=GRADIENT))
-    shape = [size or "N" for size in graph.shape(normalised)]
-    graph.graph.output.append(helper.make_tensor_value_info(GRADIENT, TensorProto.FLOAT, shape))
     onnx.checker.check_model(graph.model)
     return graph.model
 
