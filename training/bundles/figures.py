@@ -43,13 +43,13 @@ def in_distribution_figures(
 
 
 def out_of_distribution_figures(
-    data: str, inside: Outputs, outside: Outputs, scores: dict[ScoreName, Score]
+    data: str, in_distribution: Outputs, ood: Outputs, scores: dict[ScoreName, Score]
 ) -> list[Figure]:
     """How well each score separates the in-distribution test images from these, and what each policy refuses."""
     figures = []
     for name, score in scores.items():
-        accepted = score.of_images(name, inside)
-        refused = score.of_images(name, outside)
+        accepted = score.of_images(name, in_distribution)
+        refused = score.of_images(name, ood)
         separation = {
             "auroc": auroc(accepted, refused),
             "fpr_at_95_tpr": fpr_at_tpr(accepted, refused),

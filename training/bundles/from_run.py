@@ -31,14 +31,14 @@ def export_run(folder: Path, data_root: Path, ood: list[str], plain: bool = Fals
     run = read_run(folder, data_root)
     if plain:
         run = without_branch(run)
-    outside = {name: load_outside(name, data_root, run.splits.input.width) for name in ood}
+    ood_images = {name: load_outside(name, data_root, run.splits.input.width) for name in ood}
     sample = run.splits.calibration.images[:32]
     forward = export_network(run.network, run.mean, run.std, run.image_size)
     parity = check_parity(forward, run.network, run.mean, run.std, sample)
     perturbed = perturbed_graph(forward)
     parity = max(parity, check_perturbed_parity(perturbed, run.network, run.mean, run.std, sample))
     graphs = Graphs(forward, perturbed)
-    evidence = Evidence(run.recipe.data.dataset, run.splits.calibration, run.splits.test, outside)
+    evidence = Evidence(run.recipe.data.dataset, run.splits.calibration, run.splits.test, ood_images)
     return ExportedRun(run, graphs, graphs.opened(run.splits.input), evidence, parity)
 
 

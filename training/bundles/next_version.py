@@ -23,7 +23,7 @@ from training.errors import DataError, ExportError
 from training.recipe import Data
 
 TRAINED_ON = re.compile(r"^(?P<name>\S+), splits \{(?P<sizes>[^}]*)\}, fingerprint (?P<fingerprint>[0-9a-f]+)")
-ANEW = "; thresholds made anew"
+RECALIBRATED = "; thresholds made anew"
 
 
 def opened_bundle(bundle: Bundle) -> OpenGraphs:
@@ -35,17 +35,17 @@ def opened_bundle(bundle: Bundle) -> OpenGraphs:
 def read_evidence(bundle: Bundle, data: str | None, data_root: Path, ood: list[str]) -> Evidence:
     """Calibration images the network has not seen: a folder by label, a named set, or the set it was trained on."""
     manifest = bundle.manifest
-    outside = {name: load_outside(name, data_root, manifest.input.width) for name in ood}
+    ood_images = {name: load_outside(name, data_root, manifest.input.width) for name in ood}
     if data is not None and Path(data).is_dir():
         images = read_image_folder(Path(data), manifest.labels, manifest.input)
-        return Evidence(Path(data).resolve().name, images, None, outside)
+        return Evidence(Path(data).resolve().name, images, None, ood_images)
     splits, name = _splits(manifest, data, data_root)
     if splits.label_names != manifest.labels:
         raise DataError(
             f"data set '{name}' has the classes {', '.join(splits.label_names[:5])} …, and {manifest.name} knows "
             f"{', '.join(manifest.labels[:5])} …: expected images of the model's own classes."
         )
-    return Evidence(name, splits.calibration, splits.test, outside)
+    return Evidence(name, splits.calibration, splits.test, ood_images)
 
 
 def _splits(manifest: Manifest, data: str | None, data_root: Path) -> tuple[Splits, str]:
@@ -116,9 +116,9 @@ def write_recalibrated(
             "evaluation": tuple(figures),
         }
     )
-    outside = "".join(f" --ood {name}" for name in evidence.outside)
-    card = _card(bundle, manifest, f"--data {evidence.name}{outside}", calibrated.epsilon_how)
-    return publish(target, manifest, _files(bundle), card, evidence.calibration.images[:1], calibrated.inside)
+    options = "".join(f" --ood {name}" for name in evidence.ood)
+    card = _card(bundle, manifest, f"--data {evidence.name}{options}", calibrated.epsilon_how)
+    return publish(target, manifest, _files(bundle), card, evidence.calibration.images[:1], calibrated.in_distribution)
 
 
 def write_with_target_rejection(
@@ -156,8 +156,8 @@ def _next_version(bundle: Bundle, target: Path, what: str) -> Manifest:
                 git_sha=old.provenance.git_sha,
                 recipe=old.provenance.recipe,
                 seed=old.provenance.seed,
-                data=f"{old.provenance.data.split(ANEW)[0]}{ANEW} from version {old.version}, with code "
-                f"{git_revision()}, on {what}",
+                data=f"{old.provenance.data.split(RECALIBRATED)[0]}{RECALIBRATED} from version {old.version}, "
+                f"with code {git_revision()}, on {what}",
             ),
         }
     )
@@ -171,21 +171,21 @@ def _files(bundle: Bundle) -> dict[str, Path]:
 def _still_true(bundle: Bundle, calibrated: Calibrated) -> list[Figure]:
     """Old figures that no threshold enters, of scores that are read as they were."""
     old = bundle.manifest
-    moved = {
+    changed = {
         name
         for name in old.scores
         if name in PREPROCESSED_SCORES and old.scores[name].epsilon != calibrated.scores[name].epsilon
     }
     # The reference of typicality is new, so its figures are no longer those of this version.
-    moved.add("typicality")
-    return [figure for figure in old.evaluation if figure.policy is None and figure.score not in moved]
+    changed.add("typicality")
+    return [figure for figure in old.evaluation if figure.policy is None and figure.score not in changed]
 
 
 def _card(bundle: Bundle, manifest: Manifest, options: str, epsilon_how: str) -> str:
     old = bundle.manifest
     what = (
         f"Version {old.version} under new thresholds: its graphs are the same, byte for byte. It was trained as "
-        f"`{old.provenance.recipe}` on {old.provenance.data.split(ANEW)[0]}."
+        f"`{old.provenance.recipe}` on {old.provenance.data.split(RECALIBRATED)[0]}."
     )
     how = (
         f"`confgate-train calibrate models/{old.name}/{old.version} {options} "

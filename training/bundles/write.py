@@ -68,7 +68,7 @@ def assemble_bundle(
             evaluation=tuple(figures_of(opened, evidence, calibrated)),
         )
         first = evidence.calibration.images[:1]
-        return publish(target, manifest, files, card(manifest, calibrated), first, calibrated.inside)
+        return publish(target, manifest, files, card(manifest, calibrated), first, calibrated.in_distribution)
 
 
 def publish(
@@ -98,7 +98,7 @@ def _figures(
         return []
     test = run(evidence.test.images)
     figures = in_distribution_figures(f"{evidence.name} test", test, evidence.test.labels, scores)
-    for name, images in evidence.outside.items():
+    for name, images in evidence.ood.items():
         figures += out_of_distribution_figures(name, test, run(images.test), scores)
     return figures
 

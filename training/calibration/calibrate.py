@@ -39,7 +39,7 @@ from training.data.ood import OutsideImages
 from training.data.splits import LabelledImages
 from training.errors import DataError
 from training.graphs.perturbed import ODIN_TEMPERATURE
-from training.graphs.perturbed_images import moved_images_of
+from training.graphs.perturbed_images import perturbed_images_of
 from training.graphs.run import as_served, open_graph, run_graph
 
 EpsilonBy = Literal["auto", "ood", "misclassified"]
@@ -91,7 +91,7 @@ class Evidence:
     name: str
     calibration: LabelledImages
     test: LabelledImages | None
-    outside: Mapping[str, OutsideImages] = field(default_factory=dict)
+    ood: Mapping[str, OutsideImages] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ class Calibrated:
     """Scores with their policies, and the outputs they were made from."""
 
     scores: dict[ScoreName, Score]
-    inside: Outputs
+    in_distribution: Outputs
     right: NDArray[np.bool_]
-    outside: dict[str, Outputs]
+    ood: dict[str, Outputs]
     temperature: float
     epsilon: float | None
     epsilon_how: str
@@ -124,11 +124,11 @@ def calibrate_graphs(
     traffic: Traffic | None = None,
 ) -> Calibrated:
     """Chooses ε, then makes every policy of every score the graphs offer."""
-    inside, truth = as_served(evidence.calibration.images, graphs.shape), evidence.calibration.labels
-    epsilon, epsilon_how = _epsilon(graphs, inside, truth, evidence, epsilon_by)
-    outputs = graphs.run(inside, epsilon)
+    in_distribution, truth = as_served(evidence.calibration.images, graphs.shape), evidence.calibration.labels
+    epsilon, epsilon_how = _epsilon(graphs, in_distribution, truth, evidence, epsilon_by)
+    outputs = graphs.run(in_distribution, epsilon)
     right = outputs["logits"].argmax(axis=1) == truth
-    outside = {name: graphs.run(images.calibration, epsilon) for name, images in evidence.outside.items()}
+    ood = {name: graphs.run(images.calibration, epsilon) for name, images in evidence.ood.items()}
     own = None if traffic is None else graphs.run(traffic.images, epsilon)
     scores: dict[ScoreName, Score] = {}
     notes: dict[str, None] = {}
@@ -141,7 +141,7 @@ def calibrate_graphs(
             continue
         unmade = _without_policies(name, outputs, right, epsilon, graphs.has_confidence)
         values = unmade.of_images(name, outputs)
-        others = {set_name: unmade.of_images(name, theirs) for set_name, theirs in outside.items()}
+        others = {set_name: unmade.of_images(name, theirs) for set_name, theirs in ood.items()}
         made, missing = policies(CalibrationScores(values, right, others), wanted)
         notes |= dict.fromkeys(missing)
         if own is not None and traffic is not None:
@@ -149,9 +149,9 @@ def calibrate_graphs(
         scores[name] = unmade.model_copy(update={"policies": made})
     return Calibrated(
         scores=scores,
-        inside=outputs,
+        in_distribution=outputs,
         right=right,
-        outside=outside,
+        ood=ood,
         temperature=temperature_of(outputs["logits"], truth),
         epsilon=epsilon,
         epsilon_how=epsilon_how,
@@ -161,27 +161,27 @@ def calibrate_graphs(
 
 def _epsilon(
     graphs: OpenGraphs,
-    inside: NDArray[np.uint8],
+    in_distribution: NDArray[np.uint8],
     truth: NDArray[np.int64],
     evidence: Evidence,
     by: EpsilonBy,
 ) -> tuple[float | None, str]:
-    if by == "ood" and not evidence.outside:
+    if by == "ood" and not evidence.ood:
         raise DataError("--epsilon-by ood needs images of something else. Name a set with --ood.")
     score = graphs.preprocessed_score
     if score is None or graphs.perturbed_graph is None:
         return None, ""
-    moved = moved_images_of(graphs.perturbed_graph)
-    if evidence.outside and by != "misclassified":
-        outside = [as_served(images.calibration, graphs.shape) for images in evidence.outside.values()]
-        sets = ", ".join(evidence.outside)
+    perturbed = perturbed_images_of(graphs.perturbed_graph)
+    if evidence.ood and by != "misclassified":
+        ood = [as_served(images.calibration, graphs.shape) for images in evidence.ood.values()]
+        sets = ", ".join(evidence.ood)
         return (
-            choose_epsilon_ood(moved, score, inside, outside),
+            choose_epsilon_ood(perturbed, score, in_distribution, ood),
             f"ε has the least detection error between calibration images and held-out images of {sets}",
         )
-    right = run_graph(graphs.forward, inside)["logits"].argmax(axis=1) == truth
+    right = run_graph(graphs.forward, in_distribution)["logits"].argmax(axis=1) == truth
     return (
-        choose_epsilon(moved, score, inside, right),
+        choose_epsilon(perturbed, score, in_distribution, right),
         "ε has the least detection error between right and wrong answers on calibration images",
     )
 

@@ -1,13 +1,13 @@
 """The choice of ε: the value of the grid with the least detection error on calibration images."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.model.scores import Floats, ScoreName, score_images
 from training.graphs.perturbed import ODIN_TEMPERATURE
-from training.graphs.perturbed_images import MovedImages
+from training.graphs.perturbed_images import PerturbedImages
 from training.graphs.progress import images_done
 from training.graphs.run import PERTURBED_BATCH
 from training.metrics.detection import detection_error
@@ -20,7 +20,7 @@ EPSILON_IMAGES = 5_000
 
 
 def choose_epsilon(
-    perturbed: MovedImages, score: ScoreName, images: NDArray[np.uint8], right: NDArray[np.bool_]
+    perturbed: PerturbedImages, score: ScoreName, images: NDArray[np.uint8], right: NDArray[np.bool_]
 ) -> float:
     """The ε of least detection error between right and wrong answers: no out-of-distribution image is needed.
 
@@ -30,25 +30,25 @@ def choose_epsilon(
     wrong = np.flatnonzero(~right)[: EPSILON_IMAGES // 2]
     chosen = np.concatenate([np.flatnonzero(right)[: EPSILON_IMAGES - len(wrong)], wrong])
     found = _at_each_epsilon(perturbed, score, images[chosen])
-    return _least_error([values[right[chosen]] for values in found], [values[~right[chosen]] for values in found])
+    return least_error([values[right[chosen]] for values in found], [values[~right[chosen]] for values in found])
 
 
 def choose_epsilon_ood(
-    perturbed: MovedImages, score: ScoreName, images: NDArray[np.uint8], outside: Sequence[NDArray[np.uint8]]
+    perturbed: PerturbedImages, score: ScoreName, images: NDArray[np.uint8], ood: Sequence[NDArray[np.uint8]]
 ) -> float:
     """The ε of least detection error between in-distribution images and held-out images of other sets, as the paper.
 
-    Looked for on the first EPSILON_IMAGES of `images` and all of `outside`; of equally good values the smallest is
+    Looked for on the first EPSILON_IMAGES of `images` and all of `ood`; of equally good values the smallest is
     taken.
     """
-    others = [_at_each_epsilon(perturbed, score, part) for part in outside]
-    return _least_error(
+    others = [_at_each_epsilon(perturbed, score, part) for part in ood]
+    return least_error(
         _at_each_epsilon(perturbed, score, images[:EPSILON_IMAGES]),
         [np.concatenate(of_epsilon) for of_epsilon in zip(*others, strict=True)],
     )
 
 
-def _at_each_epsilon(perturbed: MovedImages, score: ScoreName, images: NDArray[np.uint8]) -> list[Floats]:
+def _at_each_epsilon(perturbed: PerturbedImages, score: ScoreName, images: NDArray[np.uint8]) -> list[Floats]:
     """The preprocessed score of every image, once for each ε of the grid."""
     parts = []
     for start in range(0, len(images), PERTURBED_BATCH):
@@ -58,6 +58,10 @@ def _at_each_epsilon(perturbed: MovedImages, score: ScoreName, images: NDArray[n
     return [np.concatenate(of_epsilon) for of_epsilon in zip(*parts, strict=True)]
 
 
-def _least_error(inside: Sequence[Floats], outside: Sequence[Floats]) -> float:
-    errors = [detection_error(own, other).detection_error for own, other in zip(inside, outside, strict=True)]
+def least_error(accept: Iterable[Floats], refuse: Iterable[Floats]) -> float:
+    """The ε of least detection error; the smallest of several equally good ones.
+
+    `accept` and `refuse` hold the scores of the same images for each ε of the grid.
+    """
+    errors = [detection_error(a, r).detection_error for a, r in zip(accept, refuse, strict=True)]
     return EPSILONS[int(np.argmin(errors))]

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from service.model.bundle import Policy
 from training.calibration.risk import threshold_for_risk
 from training.errors import DataError
-from training.metrics.binomial import share_interval
 from training.metrics.detection import detection_error, threshold_keeping
+from training.metrics.intervals import share_interval
 
 FEWEST_MISTAKES = 20  # a threshold from fewer misclassified images would be an accident
 TARGET_REJECTION = "target_rejection"
@@ -19,11 +19,11 @@ RISK = 0.02
 
 @dataclass(frozen=True)
 class CalibrationScores:
-    """One score of every calibration image, whether the model classified it rightly, and that of outside images."""
+    """One score of every calibration image, whether it was classified correctly, and the same score of OOD images."""
 
     scores: NDArray[np.float64]
     right: NDArray[np.bool_]
-    outside: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # by the name of the set
+    ood: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # by the name of the set
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ USUAL = Wanted()
 def policies(calibration: CalibrationScores, wanted: Wanted = USUAL) -> tuple[dict[str, Policy], list[str]]:
     """Every policy these images allow, and a sentence on each that they do not."""
     made = {"misclassified": misclassified_policy(calibration)}
-    if calibration.outside:
+    if calibration.ood:
         made["ood_holdout"] = ood_holdout_policy(calibration)
     made |= {f"tpr{percent}": tpr_policy(calibration, percent) for percent in wanted.tprs}
     notes = []
@@ -79,9 +79,9 @@ def misclassified_policy(calibration: CalibrationScores) -> Policy:
 
 def ood_holdout_policy(calibration: CalibrationScores) -> Policy:
     """δ of least detection error between calibration images and held-out images of other sets, as the paper does."""
-    outside = np.concatenate(list(calibration.outside.values()))
-    best = detection_error(calibration.scores, outside)
-    sets = ", ".join(f"{name} ({len(values)})" for name, values in calibration.outside.items())
+    ood = np.concatenate(list(calibration.ood.values()))
+    best = detection_error(calibration.scores, ood)
+    sets = ", ".join(f"{name} ({len(values)})" for name, values in calibration.ood.items())
     return _policy(
         best.value,
         calibration.scores,

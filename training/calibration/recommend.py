@@ -51,21 +51,23 @@ class Recommendation:
 
 def recommendations(calibrated: Calibrated, usual: ScoreName) -> dict[Purpose, Recommendation]:
     """One for each purpose that the images allow to judge."""
-    inside = {name: score.of_images(name, calibrated.inside) for name, score in calibrated.scores.items()}
+    in_distribution = {
+        name: score.of_images(name, calibrated.in_distribution) for name, score in calibrated.scores.items()
+    }
     right = calibrated.right
     found: dict[Purpose, Recommendation] = {}
-    if calibrated.outside:
-        outside = {
-            name: np.concatenate([score.of_images(name, outputs) for outputs in calibrated.outside.values()])
+    if calibrated.ood:
+        ood = {
+            name: np.concatenate([score.of_images(name, outputs) for outputs in calibrated.ood.values()])
             for name, score in calibrated.scores.items()
         }
-        found["ood"] = best_score("ood", usual, inside, outside)
+        found["ood"] = best_score("ood", usual, in_distribution, ood)
     if right.any() and not right.all():
         found["mistakes"] = best_score(
             "mistakes",
             usual,
-            {name: values[right] for name, values in inside.items()},
-            {name: values[~right] for name, values in inside.items()},
+            {name: values[right] for name, values in in_distribution.items()},
+            {name: values[~right] for name, values in in_distribution.items()},
         )
     return found
 

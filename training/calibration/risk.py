@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import DataError
-from training.metrics.binomial import upper_bound
 from training.metrics.detection import thresholds_between
+from training.metrics.intervals import upper_bound
 
 
 class Promise(NamedTuple):

@@ -178,7 +178,7 @@ def _show(calibrated: "Calibrated", usual: Default, options: _Options) -> Defaul
     from training.calibration.recommend import recommendations
     from training.calibration.table import as_text, policy_rows
 
-    _print(as_text(policy_rows(calibrated.scores, calibrated.inside, calibrated.right, calibrated.outside)))
+    _print(as_text(policy_rows(calibrated.scores, calibrated.in_distribution, calibrated.right, calibrated.ood)))
     for note in calibrated.notes:
         _print(f"note: {note}")
     found = recommendations(calibrated, usual.score)

@@ -8,7 +8,7 @@ from pathlib import Path
 from service.model.bundle import Bundle, load_bundle
 from service.model.session import Device
 from training.errors import DataError
-from training.evaluation.in_distribution import Inside, inside_of
+from training.evaluation.in_distribution import InDistribution, in_distribution_of
 from training.evaluation.measure import (
     METHODS,
     EpsilonChoice,
@@ -19,7 +19,7 @@ from training.evaluation.measure import (
     digest_of_graphs,
     measure_network,
 )
-from training.evaluation.ood_sets import MeasuredSet, Outside, load_sets
+from training.evaluation.ood_sets import MeasuredSet, OodSet, load_sets
 from training.evaluation.outputs import BundleOutputs
 from training.evaluation.progress import Progress, silent
 from training.evaluation.scores import NetworkScores
@@ -60,12 +60,12 @@ class Group:
         measured = {row.method for network in self.networks for row in network.rows}
         return tuple(method for method in METHODS if method.key in measured)
 
-    def rows(self, method: str, outside: str) -> list[Measured]:
+    def rows(self, method: str, ood: str) -> list[Measured]:
         """One a network; empty where the method was not measured."""
-        return [r for network in self.networks for r in network.rows if (r.method, r.outside) == (method, outside)]
+        return [r for network in self.networks for r in network.rows if (r.method, r.outside) == (method, ood)]
 
-    def spread(self, method: str, outside: str, metric: str) -> Spread | None:
-        rows = self.rows(method, outside)
+    def spread(self, method: str, ood: str, metric: str) -> Spread | None:
+        rows = self.rows(method, ood)
         if not rows:
             return None
         spread = Spread.of(row.metrics[metric] for row in rows)
@@ -112,39 +112,41 @@ def evaluate(
     loaded: list[tuple[NetworkRole, Bundle]] = [("branch", load_bundle(folder)) for folder in bundles]
     loaded += [("baseline", load_bundle(folder)) for folder in baselines]
     placed = [
-        (role, bundle, inside_of(bundle, settings.data_root, settings.runs.get(bundle.folder), settings.limit))
+        (role, bundle, in_distribution_of(bundle, settings.data_root, settings.runs.get(bundle.folder), settings.limit))
         for role, bundle in loaded
     ]
-    for role, bundle, inside in placed:
-        _check(role, bundle, inside, settings)
+    for role, bundle, in_distribution in placed:
+        _check(role, bundle, in_distribution, settings)
     sizes = {bundle.manifest.input.width for _, bundle, _ in placed}
     if len(sizes) > 1:
         raise DataError(f"the bundles have inputs of {sorted(sizes)} pixels. Evaluate each size by itself.")
-    outside = load_sets(list(settings.ood), settings.data_root, sizes.pop(), settings.limit)
-    groups: dict[tuple[str, str], list[tuple[NetworkRole, Bundle, Inside]]] = {}
-    for role, bundle, inside in placed:
-        groups.setdefault((inside.dataset, inside.network), []).append((role, bundle, inside))
+    ood_sets = load_sets(list(settings.ood), settings.data_root, sizes.pop(), settings.limit)
+    groups: dict[tuple[str, str], list[tuple[NetworkRole, Bundle, InDistribution]]] = {}
+    for role, bundle, in_distribution in placed:
+        groups.setdefault((in_distribution.dataset, in_distribution.network), []).append(
+            (role, bundle, in_distribution)
+        )
     for members in groups.values():
         _check_pairs(members)
     return Evaluation(
-        tuple(_measure_group(members, outside, settings, progress) for members in groups.values()),
-        tuple(one.measured for one in outside),
+        tuple(_measure_group(members, ood_sets, settings, progress) for members in groups.values()),
+        tuple(one.measured for one in ood_sets),
         settings.epsilon if settings.preprocessed else None,
         settings.limit,
     )
 
 
 def _measure_group(
-    members: list[tuple[NetworkRole, Bundle, Inside]],
-    outside: tuple[Outside, ...],
+    members: list[tuple[NetworkRole, Bundle, InDistribution]],
+    ood_sets: tuple[OodSet, ...],
     settings: Settings,
     progress: Progress,
 ) -> Group:
     networks = []
-    for role, bundle, inside in members:
+    for role, bundle, in_distribution in members:
         outputs = BundleOutputs(bundle, settings.out / "scores", settings.device, _named(bundle, progress))
         scores = NetworkScores(outputs, settings.preprocessed)
-        networks.append(measure_network(role, scores, inside, outside, settings.epsilon, settings.intervals))
+        networks.append(measure_network(role, scores, in_distribution, ood_sets, settings.epsilon, settings.intervals))
     first = members[0][2]
     return Group(
         first.dataset, first.network, first.fingerprint, len(first.test), len(first.calibration), tuple(networks)
@@ -156,7 +158,7 @@ def _named(bundle: Bundle, progress: Progress) -> Callable[[str, int, int], None
     return lambda what, done, total: progress(f"{name}: {what}", done, total)
 
 
-def _check(role: str, bundle: Bundle, inside: Inside, settings: Settings) -> None:
+def _check(role: str, bundle: Bundle, in_distribution: InDistribution, settings: Settings) -> None:
     if role == "branch" and not bundle.manifest.has_confidence:
         raise DataError(f"{bundle.folder} has no confidence branch, so it can only be a --baseline.")
     if role == "baseline" and bundle.manifest.has_confidence:
@@ -164,13 +166,13 @@ def _check(role: str, bundle: Bundle, inside: Inside, settings: Settings) -> Non
             f"--baseline {bundle.folder} has a confidence branch; the baseline is the network trained without it "
             f"(a recipe that ends in -baseline)."
         )
-    if inside.dataset in settings.ood:
+    if in_distribution.dataset in settings.ood:
         raise DataError(
-            f"--ood {inside.dataset}: {bundle.folder} was trained on it, so its images are in-distribution."
+            f"--ood {in_distribution.dataset}: {bundle.folder} was trained on it, so its images are in-distribution."
         )
 
 
-def _check_pairs(members: list[tuple[NetworkRole, Bundle, Inside]]) -> None:
+def _check_pairs(members: list[tuple[NetworkRole, Bundle, InDistribution]]) -> None:
     """Seeds may differ in number, but never the data, or means would be over different images."""
     by_role = {role: [bundle for r, bundle, _ in members if r == role] for role in ("branch", "baseline")}
     dataset, network = members[0][2].dataset, members[0][2].network
@@ -180,7 +182,7 @@ def _check_pairs(members: list[tuple[NetworkRole, Bundle, Inside]]) -> None:
             f"Give both of a pair, or neither."
         )
     check_numbers(f"{network} on {dataset}", len(by_role["branch"]), len(by_role["baseline"]))
-    if len({inside.fingerprint for _, _, inside in members}) > 1:
+    if len({in_distribution.fingerprint for _, _, in_distribution in members}) > 1:
         raise DataError(f"the bundles of {network} on {dataset} were trained on different images or splits of them.")
     seen: dict[str, Path] = {}
     for _, bundle, _ in members:

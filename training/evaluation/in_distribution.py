@@ -14,7 +14,7 @@ from training.recipe import Data, Recipe, load_recipe, parse_recipe
 
 
 @dataclass(frozen=True)
-class Inside:
+class InDistribution:
     """A bundle's own kind of images: `calibration` may set thresholds, `test` is only reported on."""
 
     dataset: str
@@ -25,7 +25,9 @@ class Inside:
     budget: float | None = None  # β of the training, where its run tells it
 
 
-def inside_of(bundle: Bundle, data_root: Path, run: Path | None = None, limit: int | None = None) -> Inside:
+def in_distribution_of(
+    bundle: Bundle, data_root: Path, run: Path | None = None, limit: int | None = None
+) -> InDistribution:
     """Finds the data by the bundle's recipe, or by the run it was exported from; other data than it saw is refused."""
     recipe = recipe_of_run(run) if run is not None else _recipe_of(bundle)
     try:
@@ -45,7 +47,7 @@ def inside_of(bundle: Bundle, data_root: Path, run: Path | None = None, limit: i
             f"--data-root at the data it saw, or give --run, the folder of its training, if that changed fields of "
             f"the recipe."
         )
-    return Inside(
+    return InDistribution(
         dataset=recipe.data.dataset,
         network=recipe.network.name,
         fingerprint=splits.fingerprint,

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from service.model.bundle import Bundle
 from service.model.scores import Floats, ScoreName
-from training.calibration.epsilon import EPSILON_IMAGES, EPSILONS
+from training.calibration.epsilon import EPSILON_IMAGES, EPSILONS, least_error
 from training.calibration.policies import FEWEST_MISTAKES
-from training.evaluation.in_distribution import Inside, spread_indices
-from training.evaluation.ood_sets import Outside
+from training.evaluation.in_distribution import InDistribution, spread_indices
+from training.evaluation.ood_sets import OodSet
 from training.evaluation.outputs import ImageSet
 from training.evaluation.scores import NetworkScores
 from training.metrics.detection import detection_error, detection_error_at, detection_metrics
@@ -99,16 +99,16 @@ class MeasuredNetwork:
 def measure_network(
     role: NetworkRole,
     scores: NetworkScores,
-    inside: Inside,
-    outside: Iterable[Outside],
+    in_distribution: InDistribution,
+    ood_sets: Iterable[OodSet],
     choice: EpsilonChoice,
     intervals: bool = False,
 ) -> MeasuredNetwork:
     """Every method this network can be judged by, on every set."""
-    sets = tuple(outside)
-    test = ImageSet(f"{inside.dataset} test", inside.test.images)
-    calibration = ImageSet(f"{inside.dataset} calibration", inside.calibration.images)
-    right = scores.right(calibration, inside.calibration.labels)
+    sets = tuple(ood_sets)
+    test = ImageSet(f"{in_distribution.dataset} test", in_distribution.test.images)
+    calibration = ImageSet(f"{in_distribution.dataset} calibration", in_distribution.calibration.images)
+    right = scores.right(calibration, in_distribution.calibration.labels)
     rows = []
     for method in (m for m in METHODS if m.role == role and m.score in scores.names):
         epsilons = _epsilons(method.score, scores, calibration, sets, choice)
@@ -131,7 +131,7 @@ def measure_network(
                     intervals=detection_intervals(test_in, test_out) if intervals else None,
                 )
             )
-    answers_right = scores.right(test, inside.test.labels)
+    answers_right = scores.right(test, in_distribution.test.labels)
     bundle = scores.outputs.bundle
     made = bundle.manifest.provenance
     return MeasuredNetwork(
@@ -143,7 +143,7 @@ def measure_network(
         classification_error=float(1 - answers_right.mean()),
         n=len(test),
         rows=tuple(rows),
-        budget=inside.budget if role == "branch" else None,
+        budget=in_distribution.budget if role == "branch" else None,
     )
 
 
@@ -156,7 +156,7 @@ def digest_of_graphs(bundle: Bundle) -> str:
 
 
 def _epsilons(
-    score: ScoreName, scores: NetworkScores, calibration: ImageSet, sets: tuple[Outside, ...], choice: EpsilonChoice
+    score: ScoreName, scores: NetworkScores, calibration: ImageSet, sets: tuple[OodSet, ...], choice: EpsilonChoice
 ) -> dict[str, float | None]:
     """The ε for each set; None for a score that moves nothing."""
     stored = scores.stored_epsilon(score)
@@ -172,21 +172,18 @@ def _epsilons(
     return {one.name: best for one in sets}
 
 
-def best_epsilon(
-    score: ScoreName, scores: NetworkScores, calibration: ImageSet, outside: tuple[ImageSet, ...]
-) -> float:
+def best_epsilon(score: ScoreName, scores: NetworkScores, calibration: ImageSet, ood: tuple[ImageSet, ...]) -> float:
     """The ε of least detection error between calibration images of both kinds; of equally good ones the smallest."""
-    for images in (calibration, *outside):
+    for images in (calibration, *ood):
         scores.outputs.prepare(images, EPSILONS)
-    errors = [
-        detection_error(scores.of(score, [calibration], epsilon), scores.of(score, outside, epsilon)).detection_error
-        for epsilon in EPSILONS
-    ]
-    return EPSILONS[int(np.argmin(errors))]
+    return least_error(
+        (scores.of(score, [calibration], epsilon) for epsilon in EPSILONS),
+        (scores.of(score, ood, epsilon) for epsilon in EPSILONS),
+    )
 
 
 def _prepare_chosen(
-    scores: NetworkScores, own: tuple[ImageSet, ...], sets: tuple[Outside, ...], epsilons: dict[str, float | None]
+    scores: NetworkScores, own: tuple[ImageSet, ...], sets: tuple[OodSet, ...], epsilons: dict[str, float | None]
 ) -> None:
     """Moves images that several sets of the table need, by all their ε together: that is less work than one by one."""
     together: dict[str, tuple[ImageSet, set[float]]] = {}

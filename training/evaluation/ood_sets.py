@@ -57,7 +57,7 @@ class MeasuredSet:
 
 
 @dataclass(frozen=True)
-class Outside:
+class OodSet:
     """One row of the table: `calibration` may choose ε and thresholds, `test` is reported on."""
 
     name: str
@@ -79,14 +79,14 @@ class Outside:
         )
 
 
-def load_sets(names: list[str], root: Path, size: int, limit: int | None = None) -> tuple[Outside, ...]:
+def load_sets(names: list[str], root: Path, size: int, limit: int | None = None) -> tuple[OodSet, ...]:
     """The named sets; `all_images` is the union of its parts, which are scored once."""
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise DataError(f"--ood names {', '.join(repeated)} more than once.")
-    parts: dict[str, Outside] = {}
+    parts: dict[str, OodSet] = {}
 
-    def part(name: str) -> Outside:
+    def part(name: str) -> OodSet:
         if name not in parts:
             parts[name] = _load(name, root, size, limit)
         return parts[name]
@@ -95,7 +95,7 @@ def load_sets(names: list[str], root: Path, size: int, limit: int | None = None)
     for name in names:
         members = [part(member) for member in (all_images_parts(root) if name == ALL else (name,))]
         sets.append(
-            Outside(
+            OodSet(
                 name,
                 tuple(image_set for member in members for image_set in member.calibration),
                 tuple(image_set for member in members for image_set in member.test),
@@ -113,7 +113,7 @@ def present_or_stand_in(name: str, root: Path) -> str:
     return name
 
 
-def _load(name: str, root: Path, size: int, limit: int | None) -> Outside:
+def _load(name: str, root: Path, size: int, limit: int | None) -> OodSet:
     if name not in CATALOGUE and not (root / f"{name}.npz").is_file():
         present = sorted({path.stem for path in root.glob("*.npz")} | {*NOISE, ALL})
         raise DataError(
@@ -125,4 +125,4 @@ def _load(name: str, root: Path, size: int, limit: int | None) -> Outside:
         ImageSet(f"{name} {part}", images if limit is None else images[spread_indices(len(images), limit)])
         for part, images in (("calibration", loaded.calibration), ("test", loaded.test))
     )
-    return Outside(name, (calibration,), (test,), (name,))
+    return OodSet(name, (calibration,), (test,), (name,))

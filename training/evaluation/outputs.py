@@ -23,7 +23,7 @@ from service.model.session import CPU, Device, OnnxSession, choose_providers, op
 from training.data.folder import FolderImages
 from training.data.splits import Images
 from training.evaluation.progress import Progress, silent
-from training.graphs.perturbed_images import MovedImages, open_moved_images
+from training.graphs.perturbed_images import PerturbedImages, open_perturbed_images
 from training.graphs.run import FORWARD_BATCH, PERTURBED_BATCH, as_served
 
 BATCHES: dict[GraphName, int] = {"forward": FORWARD_BATCH, "perturbed": PERTURBED_BATCH}
@@ -82,7 +82,7 @@ class BundleOutputs:
         if not missing:
             return
         what = f"{images.name}, ε = {', '.join(f'{epsilon:g}' for epsilon in missing)}"
-        parts = [self._moved.run(batch, missing) for batch in self._batches("perturbed", images, what)]
+        parts = [self._perturbed.run(batch, missing) for batch in self._batches("perturbed", images, what)]
         for epsilon, of_epsilon in zip(missing, zip(*parts, strict=True), strict=True):
             self._keep(paths[epsilon], of_epsilon)
 
@@ -108,8 +108,8 @@ class BundleOutputs:
         on_cpu = choose_providers(self.device, onnxruntime.get_available_providers()) == [CPU]
         digest.update(repr((manifest.input.model_dump_json(), epsilon, on_cpu)).encode())
         set_name = "".join(c if c.isalnum() else "-" for c in images.name)
-        moved = "" if epsilon is None else f"-epsilon-{epsilon:g}"
-        name = f"{set_name}{moved}-{digest.hexdigest()[:16]}.npz"
+        suffix = "" if epsilon is None else f"-epsilon-{epsilon:g}"
+        name = f"{set_name}{suffix}-{digest.hexdigest()[:16]}.npz"
         return self.folder / f"{manifest.name}-{manifest.version}" / name
 
     def _batches(self, graph: GraphName, images: ImageSet, what: str) -> Iterator[Pixels]:
@@ -124,8 +124,8 @@ class BundleOutputs:
         return open_session(self.bundle, "forward", self.device, usable_cpus(), BATCHES["forward"])
 
     @cached_property
-    def _moved(self) -> MovedImages:
-        return open_moved_images(self.bundle, self.device, usable_cpus(), BATCHES["perturbed"])
+    def _perturbed(self) -> PerturbedImages:
+        return open_perturbed_images(self.bundle, self.device, usable_cpus(), BATCHES["perturbed"])
 
 
 def _read(path: Path, images: int) -> Kept | None:

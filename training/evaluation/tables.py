@@ -95,14 +95,14 @@ def notes_of(evaluation: Evaluation) -> list[str]:
     return notes
 
 
-def _paper_table(where: str, group: Group, outside: tuple[MeasuredSet, ...], left: str, right: str) -> TextTable:
+def _paper_table(where: str, group: Group, sets: tuple[MeasuredSet, ...], left: str, right: str) -> TextTable:
     """The layout of the paper: a set a row, `left / right` in each cell, the better one marked."""
     headings = ["set", *(METRIC_TITLES[metric] for metric in METRICS)]
     preprocessed = left == "odin"
     if preprocessed:
         headings.append("ε")
     rows = []
-    for one in outside:
+    for one in sets:
         cells = [
             pair_cell(group.spread(left, one.name, m), group.spread(right, one.name, m), m in LOWER_IS_BETTER)
             for m in METRICS
@@ -118,11 +118,11 @@ def _paper_table(where: str, group: Group, outside: tuple[MeasuredSet, ...], lef
 
 
 def side_by_side(
-    where: str, group: Group, outside: tuple[MeasuredSet, ...], metric: str, methods: tuple[Method, ...]
+    where: str, group: Group, sets: tuple[MeasuredSet, ...], metric: str, methods: tuple[Method, ...]
 ) -> TextTable:
     """Every score in its own column, the best of each row marked."""
     rows = []
-    for one in outside:
+    for one in sets:
         found = [group.spread(method.key, one.name, metric) for method in methods]
         choose = min if metric in LOWER_IS_BETTER else max
         best = choose((round(100 * s.mean, 1) for s in found if s is not None), default=None)
@@ -132,10 +132,10 @@ def side_by_side(
     return TextTable(f"{where}: {METRIC_TITLES[metric]} of every score", ("set", *titles), tuple(rows))
 
 
-def threshold_table(where: str, group: Group, outside: tuple[MeasuredSet, ...]) -> TextTable:
+def threshold_table(where: str, group: Group, sets: tuple[MeasuredSet, ...]) -> TextTable:
     """The paper's threshold table, with the thresholds themselves: as sigmoids, the way the service shows them."""
     rows = []
-    for one in outside:
+    for one in sets:
         for key in PAPER_PAIRS[0]:
             measured = group.rows(key, one.name)
             if measured:

@@ -108,8 +108,8 @@ def _threshold_records(evaluation: Evaluation) -> list[dict[str, Any]]:
     return records
 
 
-def _key(inside: str, network: str, outside: str, method: str) -> dict[str, Any]:
-    return {"in_distribution": inside, "network": network, "out_of_distribution": outside, "method": method}
+def _key(in_distribution: str, network: str, ood: str, method: str) -> dict[str, Any]:
+    return {"in_distribution": in_distribution, "network": network, "out_of_distribution": ood, "method": method}
 
 
 def _both(name: str, spread: Spread | None) -> dict[str, Any]:

@@ -92,8 +92,8 @@ def by_autograd(network: Classifier, x: torch.Tensor, epsilon: float) -> dict[st
         name = "confidence_logit_preprocessed"
     (gradient,) = torch.autograd.grad(target.sum(), x)
     with torch.no_grad():
-        moved = network(x + epsilon * gradient.sign())
-    return {name: (moved.logits if z is None else moved.confidence_logit).numpy()}
+        perturbed = network(x + epsilon * gradient.sign())
+    return {name: (perturbed.logits if z is None else perturbed.confidence_logit).numpy()}
 
 
 def preprocessed_score(network: Classifier) -> ScoreName:

@@ -1,7 +1,7 @@
-"""Bootstrap intervals of all detection metrics of one score, fast enough for every cell of a table.
+"""Intervals: exact ones of a share, and bootstrap intervals of all detection metrics of one score.
 
-Scores are sorted once. A resampling is how often each of them was drawn, and every metric follows from running sums of
-these counts: no scores are sorted again, which would take most of the time.
+The bootstrap is fast enough for every cell of a table. Scores are sorted once. A resampling is how often each of them
+was drawn, and every metric follows from running sums of these counts: sorting again would take most of the time.
 """
 
 import math
@@ -21,14 +21,29 @@ Counts = NDArray[np.int64]
 Intervals = dict[str, tuple[float, float]]
 
 
+def share_interval(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Clopper–Pearson: the share behind k of n lies in it with probability `level` or more, for every n."""
+    from scipy.stats import binomtest
+
+    found = binomtest(k, n).proportion_ci(level, "exact")
+    return float(found.low), float(found.high)
+
+
+def upper_bound(k: int, n: int, alpha: float) -> float:
+    """Clopper–Pearson: the share behind k of n is at most this with probability 1 − α or more."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(k, n, alternative="less").proportion_ci(1 - alpha, "exact").high)
+
+
 def detection_intervals(accept: ArrayLike, refuse: ArrayLike, n: int = RESAMPLES, seed: int = SEED) -> Intervals:
     """The 95 % percentile interval of each metric of `DetectionMetrics`, inside and outside images drawn apart.
 
     Equal to `bootstrap_interval` of each metric on the sorted scores, which draws the same images.
     """
     ranked = _Ranked(sorted_scores(accept, "accept"), sorted_scores(refuse, "refuse"))
-    inside, outside = np.arange(ranked.n_accept), np.arange(ranked.n_refuse)
-    low, high = resampled_interval(ranked.metrics, inside, outside, n=n, seed=seed, level=LEVEL)
+    accepted, refused = np.arange(ranked.n_accept), np.arange(ranked.n_refuse)
+    low, high = resampled_interval(ranked.metrics, accepted, refused, n=n, seed=seed, level=LEVEL)
     names = (field.name for field in fields(DetectionMetrics))
     return {name: (float(a), float(b)) for name, a, b in zip(names, low, high, strict=True)}
 

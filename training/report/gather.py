@@ -17,8 +17,8 @@ from training.calibration.calibrate import display_of
 from training.calibration.recommend import Recommendation, best_score
 from training.data.splits import Images
 from training.errors import DataError
-from training.evaluation.in_distribution import Inside, inside_of
-from training.evaluation.ood_sets import Outside, load_sets
+from training.evaluation.in_distribution import in_distribution_of
+from training.evaluation.ood_sets import OodSet, load_sets
 from training.evaluation.outputs import BundleOutputs, ImageSet
 from training.evaluation.progress import Progress, silent
 from training.evaluation.scores import NetworkScores
@@ -40,11 +40,11 @@ class ScoreView:
     """One score of all test images, on its unbounded scale, with the thresholds calibration gave it."""
 
     name: ScoreName
-    inside: Floats
+    in_distribution: Floats
     right: NDArray[np.bool_]
-    outside: dict[str, Floats]  # by set; all_images is not repeated beside its parts
-    misclassified: float | None  # δ, chosen on the model's own calibration images
-    ood: float  # δ, chosen on calibration images of the other sets
+    ood: dict[str, Floats]  # by set; all_images is not repeated beside its parts
+    misclassified_threshold: float | None  # δ, chosen on the model's own calibration images
+    ood_threshold: float  # δ, chosen on calibration images of the other sets
     location: float = 0.0
     scale: float = 1.0
 
@@ -53,8 +53,8 @@ class ScoreView:
         return SCORE_TITLES[self.name]
 
     @property
-    def all_outside(self) -> Floats:
-        return np.concatenate(list(self.outside.values()))
+    def all_ood(self) -> Floats:
+        return np.concatenate(list(self.ood.values()))
 
     def shown(self, values: Floats) -> Floats:
         """Between 0 and 1, as the service shows it."""
@@ -67,14 +67,14 @@ class ReportData:
     dataset: str
     network: str
     limit: int | None
-    sets: tuple[Outside, ...]
+    sets: tuple[OodSet, ...]
     scores: dict[ScoreName, ScoreView]
     best_for: dict[str, Recommendation]  # "ood" and "mistakes"
     test_images: Images
     labels: NDArray[np.int64]
     probabilities: Floats  # [N,K] at the bundle's temperature
-    outside_images: dict[str, Images]
-    outside_answers: dict[str, NDArray[np.int64]]
+    ood_images: dict[str, Images]
+    ood_answers: dict[str, NDArray[np.int64]]
 
     @property
     def default(self) -> ScoreView:
@@ -110,17 +110,19 @@ def gather(
 ) -> ReportData:
     """Scores all test and calibration images of a bundle, or takes them from an earlier evaluation in `out`."""
     bundle = load_bundle(folder)
-    inside = inside_of(bundle, data_root, run, limit)
-    if inside.dataset in ood:
-        raise DataError(f"--ood {inside.dataset}: {folder} was trained on it, so its images are in-distribution.")
+    in_distribution = in_distribution_of(bundle, data_root, run, limit)
+    if in_distribution.dataset in ood:
+        raise DataError(
+            f"--ood {in_distribution.dataset}: {folder} was trained on it, so its images are in-distribution."
+        )
     sets = load_sets(ood, data_root, bundle.manifest.input.width, limit)
     parts = {images.name: images for one in sets for images in one.test}  # all_images shares its parts with others
     held = {images.name: images for one in sets for images in one.calibration}
     scores = NetworkScores(BundleOutputs(bundle, out / "scores", device, progress), preprocessed)
-    test = ImageSet(f"{inside.dataset} test", inside.test.images)
-    calibration = ImageSet(f"{inside.dataset} calibration", inside.calibration.images)
-    right_held = scores.right(calibration, inside.calibration.labels)
-    right = scores.right(test, inside.test.labels)
+    test = ImageSet(f"{in_distribution.dataset} test", in_distribution.test.images)
+    calibration = ImageSet(f"{in_distribution.dataset} calibration", in_distribution.calibration.images)
+    right_held = scores.right(calibration, in_distribution.calibration.labels)
+    right = scores.right(test, in_distribution.test.labels)
     views: dict[ScoreName, ScoreView] = {}
     held_in: dict[ScoreName, Floats] = {}
     held_out: dict[ScoreName, Floats] = {}
@@ -131,29 +133,27 @@ def gather(
         location, scale = _display(bundle, name, held_in[name])
         views[name] = ScoreView(
             name=name,
-            inside=scores.of(name, [test], epsilon),
+            in_distribution=scores.of(name, [test], epsilon),
             right=right,
-            outside={
-                images.name.removesuffix(" test"): scores.of(name, [images], epsilon) for images in parts.values()
-            },
-            misclassified=_misclassified(bundle, name, held_in[name], right_held),
-            ood=detection_error(held_in[name], held_out[name]).value,
+            ood={images.name.removesuffix(" test"): scores.of(name, [images], epsilon) for images in parts.values()},
+            misclassified_threshold=_misclassified(bundle, name, held_in[name], right_held),
+            ood_threshold=detection_error(held_in[name], held_out[name]).value,
             location=location,
             scale=scale,
         )
     return ReportData(
         manifest=bundle.manifest,
-        dataset=inside.dataset,
-        network=inside.network,
+        dataset=in_distribution.dataset,
+        network=in_distribution.network,
         limit=limit,
         sets=sets,
         scores=views,
         best_for=_best_for(bundle, held_in, held_out, right_held),
         test_images=_pixels(test),
-        labels=inside.test.labels,
+        labels=in_distribution.test.labels,
         probabilities=softmax(scores.outputs.clean(test)["logits"], bundle.manifest.temperature),
-        outside_images={images.name.removesuffix(" test"): _pixels(images) for images in parts.values()},
-        outside_answers={
+        ood_images={images.name.removesuffix(" test"): _pixels(images) for images in parts.values()},
+        ood_answers={
             images.name.removesuffix(" test"): scores.outputs.clean(images)["logits"].argmax(axis=1)
             for images in parts.values()
         },
@@ -161,13 +161,13 @@ def gather(
 
 
 def _best_for(
-    bundle: Bundle, inside: dict[ScoreName, Floats], outside: dict[ScoreName, Floats], right: NDArray[np.bool_]
+    bundle: Bundle, in_distribution: dict[ScoreName, Floats], ood: dict[ScoreName, Floats], right: NDArray[np.bool_]
 ) -> dict[str, Recommendation]:
     usual = bundle.manifest.default.score
-    found = {"ood": best_score("ood", usual, inside, outside)}
+    found = {"ood": best_score("ood", usual, in_distribution, ood)}
     if right.any() and not right.all():
-        accept = {name: values[right] for name, values in inside.items()}
-        refuse = {name: values[~right] for name, values in inside.items()}
+        accept = {name: values[right] for name, values in in_distribution.items()}
+        refuse = {name: values[~right] for name, values in in_distribution.items()}
         found["mistakes"] = best_score("mistakes", usual, accept, refuse)
     return found
 
@@ -191,6 +191,3 @@ def _misclassified(bundle: Bundle, name: ScoreName, held_in: Floats, right: NDAr
 
 def _pixels(images: ImageSet) -> Images:
     return np.asarray(images.images[np.arange(len(images))])
-
-
-__all__ = ["Inside", "ReportData", "ScoreView", "gather"]

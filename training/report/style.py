@@ -3,7 +3,7 @@
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-INSIDE, OUTSIDE, MISTAKE, RIGHT = "#2563a8", "#e07b39", "#7a4fa3", "#2e8b6f"
+IN_DISTRIBUTION, OOD, MISTAKE, RIGHT = "#2563a8", "#e07b39", "#7a4fa3", "#2e8b6f"
 INK, FAINT, GRID = "#22303c", "#6b7a87", "#e3e8ec"
 # For several sets or scores in one picture; readable for the colour-blind, darkest first.
 SERIES = ("#2563a8", "#e07b39", "#2e8b6f", "#7a4fa3", "#c0392b", "#b8860b", "#17a2b8", "#8c564b", "#6b7a87")

@@ -52,5 +52,5 @@ def test_what_chance_may_explain_changes_nothing():
 def test_without_outside_images_only_mistakes_are_judged():
     """No figure is made up for what was not measured."""
     sample = calibrated(1.0, 1.0)
-    alone = Calibrated(sample.scores, sample.inside, sample.right, {}, 1.0, None, "")
+    alone = Calibrated(sample.scores, sample.in_distribution, sample.right, {}, 1.0, None, "")
     assert list(recommendations(alone, "confidence")) == ["mistakes"]

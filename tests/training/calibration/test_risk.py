@@ -5,8 +5,8 @@ import pytest
 
 from training.calibration.risk import threshold_for_risk
 from training.errors import DataError
-from training.metrics.binomial import share_interval, upper_bound
 from training.metrics.detection import thresholds_between
+from training.metrics.intervals import share_interval, upper_bound
 
 RISK, ALPHA, DRAWS, IMAGES = 0.1, 0.2, 400, 300
 

@@ -11,7 +11,7 @@ from training.errors import ExportError
 from training.graphs.from_torch import export_network
 from training.graphs.parity import check_perturbed_parity, preprocessed_score
 from training.graphs.perturbed import ODIN_TEMPERATURE, perturbed_graph
-from training.graphs.perturbed_images import moved_images_of
+from training.graphs.perturbed_images import perturbed_images_of
 from training.graphs.run import open_graph, run_graph
 from training.metrics.detection import detection_error
 from training.networks import add_confidence_branch, compact
@@ -74,7 +74,7 @@ def test_chosen_epsilon_has_the_least_detection_error_of_the_grid(branch, images
     session = open_graph(perturbed)
     right = np.random.default_rng(1).random(len(images)) < 0.6
     score = preprocessed_score(network)
-    chosen = choose_epsilon(moved_images_of(perturbed), score, images, right)
+    chosen = choose_epsilon(perturbed_images_of(perturbed), score, images, right)
     errors = {}
     for epsilon in EPSILONS:
         values = score_images(score, run_graph(session, images, epsilon=epsilon), ODIN_TEMPERATURE)
@@ -91,7 +91,7 @@ def test_epsilon_chosen_on_outside_images_has_the_least_detection_error(branch, 
     random = np.random.default_rng(1)
     outside = [random.integers(0, high, (20, 16, 16, 3), dtype=np.uint8) for high in (60, 200)]
     score = preprocessed_score(network)
-    chosen = choose_epsilon_ood(moved_images_of(perturbed), score, images, outside)
+    chosen = choose_epsilon_ood(perturbed_images_of(perturbed), score, images, outside)
     errors = {}
     for epsilon in EPSILONS:
         inside, *others = (

@@ -5,7 +5,7 @@
 x̃ = x − ε·sign(∇ₓ −log σ(z)) pushes the normalised image x towards a higher confidence before it is scored once more
 (DeVries & Taylor 2018, section 3.1; ODIN, Liang et al. 2018, for a classifier without a confidence branch). ONNX
 Runtime cannot differentiate, so the gradient is written out as ordinary nodes: `walk` goes back over the forward nodes;
-`rules`, `shape_rules` and `window_rules` know each operator's derivative; `builder` holds the graph.
+the modules `*_rules` know each operator's derivative; `builder` holds the graph.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from training.graphs.gradient import shape_rules, window_rules  # noqa: F401  (importing them registers their rules)
+from training.graphs.gradient import elementwise_rules, matrix_rules, shape_rules, window_rules  # noqa: F401  (importing them registers their rules)
 from training.graphs.gradient.builder import GradientError, GraphBuilder, NoRuleError
 from training.graphs.gradient.walk import append_gradient, nodes_between
 

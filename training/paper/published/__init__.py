@@ -47,9 +47,9 @@ def published_errors() -> dict[tuple[str, str, str], float]:
     }
 
 
-def published_value(network: str, inside: str, outside: str, method: str, metric: str) -> float | None:
+def published_value(network: str, in_distribution: str, ood: str, method: str, metric: str) -> float | None:
     """One value wherever the paper has it; None where it has none."""
-    wanted = (network, inside, outside, method)
+    wanted = (network, in_distribution, ood, method)
     for table in (*DETECTION_TABLES, "3"):
         for row in published_rows(table):
             found = (row.network, row.in_distribution, row.out_of_distribution, row.method)

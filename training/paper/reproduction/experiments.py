@@ -52,7 +52,7 @@ class Cell:
     """One network on one set, over all seeds: a block of rows of the table."""
 
     network: str  # by its published name; the one that compact stands beside
-    inside: str
+    in_distribution: str
     branch: tuple[Training, ...]
     baseline: tuple[Training, ...]
     budget: float | None = None
@@ -84,16 +84,18 @@ def plan_experiment(
     sets = tuple(dict.fromkeys(row.out_of_distribution for row in rows))
     pairs = dict.fromkeys((row.network, row.in_distribution) for row in rows)
     if scale == "compact":
-        pairs = dict.fromkeys((COMPACT_BESIDE, inside) for _, inside in pairs)
-    cells = tuple(_cell(network, inside, seeds, scale, variant, changes) for network, inside in pairs)
+        pairs = dict.fromkeys((COMPACT_BESIDE, in_distribution) for _, in_distribution in pairs)
+    cells = tuple(_cell(network, in_distribution, seeds, scale, variant, changes) for network, in_distribution in pairs)
     return Experiment(table, scale, cells, sets)
 
 
-def _cell(network: str, inside: str, seeds: int, scale: Scale, variant: Variant, changes: tuple[str, ...]) -> Cell:
-    recipe = _recipe(network, inside, scale, variant)
+def _cell(
+    network: str, in_distribution: str, seeds: int, scale: Scale, variant: Variant, changes: tuple[str, ...]
+) -> Cell:
+    recipe = _recipe(network, in_distribution, scale, variant)
     return Cell(
         network,
-        inside,
+        in_distribution,
         tuple(Training(recipe, seed, changes) for seed in range(seeds)),
         tuple(Training(f"{recipe}-baseline", seed, changes) for seed in range(seeds)),
     )
@@ -108,10 +110,10 @@ def _budget_cell(budget: float, seeds: int, scale: Scale, variant: Variant, chan
     return Cell(BUDGET_NETWORK, "cifar10", trainings, (), budget)
 
 
-def _recipe(network: str, inside: str, scale: Scale, variant: Variant) -> str:
+def _recipe(network: str, in_distribution: str, scale: Scale, variant: Variant) -> str:
     if scale == "compact":
-        return f"compact-{inside}"
-    return f"{network}-{inside}" + ("-published" if variant == "code" else "")
+        return f"compact-{in_distribution}"
+    return f"{network}-{in_distribution}" + ("-published" if variant == "code" else "")
 
 
 def sets_here(experiment: Experiment, root: Path) -> dict[str, str]:

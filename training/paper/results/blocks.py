@@ -152,15 +152,19 @@ def _beside_paper(result: Result) -> list[str]:
     return [*parts, f"Source of the paper's rows: {citation()}.\n"] if parts else []
 
 
-def _published_sets(inside: str, pair: tuple[str, str]) -> list[str]:
+def _published_sets(in_distribution: str, pair: tuple[str, str]) -> list[str]:
     """Where the paper has both methods for this network, in the order of its tables."""
     rows = (row for table in ("4", "5", "2") for row in published_rows(table))
-    own = (row for row in rows if (row.network, row.in_distribution, row.method) == (COMPACT_BESIDE, inside, pair[0]))
+    own = (
+        row
+        for row in rows
+        if (row.network, row.in_distribution, row.method) == (COMPACT_BESIDE, in_distribution, pair[0])
+    )
     return list(dict.fromkeys(row.out_of_distribution for row in own))
 
 
-def _published(inside: str, outside: str, method: str, metric: str) -> Spread | None:
-    value = published_value(COMPACT_BESIDE, inside, outside, method, metric)
+def _published(in_distribution: str, ood: str, method: str, metric: str) -> Spread | None:
+    value = published_value(COMPACT_BESIDE, in_distribution, ood, method, metric)
     return None if value is None else Spread(value / 100, None, published_trainings())
 
 
@@ -184,10 +188,10 @@ def _thresholds(result: Result) -> list[str]:
 
 def _papers_thresholds(result: Result) -> list[str]:
     """All Images beside the paper's Table 3, which it has for CIFAR-10 alone."""
-    inside = result.group.inside
+    in_distribution = result.group.inside
     rows = []
     for method in PAPER_PAIRS[0]:
-        theirs = [_published(inside, ALL, method, metric) for metric in THRESHOLD_METRICS]
+        theirs = [_published(in_distribution, ALL, method, metric) for metric in THRESHOLD_METRICS]
         thresholds = [row.thresholds for row in result.group.rows(method, ALL)]
         if not thresholds or None in theirs:
             continue
