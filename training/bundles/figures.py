@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.model.bundle import Figure, Score
-from service.model.scores import Outputs, ScoreName, accept
+from service.model.scores import Outputs, ScoreName
 from training.metrics.detection import auroc, detection_error, fpr_at_tpr
 
 
@@ -27,7 +27,7 @@ def in_distribution_figures(
                 )
             )
         for policy_name, policy in score.policies.items():
-            kept = np.asarray(accept(values, policy.threshold))  # type: ignore[arg-type]
+            kept = values > policy.threshold
             where = {"data": data, "score": name, "policy": policy_name}
             figures.append(Figure(metric="rejection_rate", value=float(1 - kept.mean()), n=len(labels), **where))
             if kept.any():

@@ -17,7 +17,7 @@ from service.model.session import open_session
 from training.bundles.figures import in_distribution_figures, out_of_distribution_figures
 from training.calibration.calibrate import Calibrated, Evidence, OpenGraphs
 from training.errors import ExportError
-from training.graphs.run import as_served
+from training.graphs.run import AnyImages, as_served
 from training.graphs.weights import share_weights
 
 
@@ -91,9 +91,7 @@ def figures_of(opened: OpenGraphs, evidence: Evidence, calibrated: Calibrated) -
     return _figures(evidence, calibrated.scores, lambda images: opened.run(images, calibrated.epsilon))
 
 
-def _figures(
-    evidence: Evidence, scores: dict[ScoreName, Score], run: Callable[[NDArray[np.uint8]], Outputs]
-) -> list[Figure]:
+def _figures(evidence: Evidence, scores: dict[ScoreName, Score], run: Callable[[AnyImages], Outputs]) -> list[Figure]:
     if evidence.test is None:
         return []
     test = run(evidence.test.images)

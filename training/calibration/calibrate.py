@@ -40,7 +40,7 @@ from training.data.splits import LabelledImages
 from training.errors import DataError
 from training.graphs.perturbed import ODIN_TEMPERATURE
 from training.graphs.perturbed_images import perturbed_images_of
-from training.graphs.run import as_served, open_graph, run_graph
+from training.graphs.run import AnyImages, as_served, open_graph, run_graph
 
 EpsilonBy = Literal["auto", "ood", "misclassified"]
 FEWEST_TYPICAL = 100  # rightly classified images: with fewer, "1 in 200" could not be said
@@ -78,7 +78,7 @@ class OpenGraphs:
         names += ["max_softmax", "energy", "max_logit", "typicality"]
         return (*names, self.preprocessed_score) if self.preprocessed_score else tuple(names)
 
-    def run(self, images: NDArray[np.uint8], epsilon: float | None) -> Outputs:
+    def run(self, images: AnyImages, epsilon: float | None) -> Outputs:
         """Every output there is for images of any size."""
         session = self.forward if self.perturbed is None else self.perturbed
         return run_graph(session, as_served(images, self.shape), epsilon=epsilon)
@@ -161,7 +161,7 @@ def calibrate_graphs(
 
 def _epsilon(
     graphs: OpenGraphs,
-    in_distribution: NDArray[np.uint8],
+    in_distribution: AnyImages,
     truth: NDArray[np.int64],
     evidence: Evidence,
     by: EpsilonBy,

@@ -9,7 +9,7 @@ from service.model.scores import Floats, ScoreName, score_images
 from training.graphs.perturbed import ODIN_TEMPERATURE
 from training.graphs.perturbed_images import PerturbedImages
 from training.graphs.progress import images_done
-from training.graphs.run import PERTURBED_BATCH
+from training.graphs.run import PERTURBED_BATCH, AnyImages
 from training.metrics.detection import detection_error
 
 # In units of the normalised image, whose standard deviation is 1. Zero is in the grid: preprocessing may not help.
@@ -19,9 +19,7 @@ EPSILONS = (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016)
 EPSILON_IMAGES = 5_000
 
 
-def choose_epsilon(
-    perturbed: PerturbedImages, score: ScoreName, images: NDArray[np.uint8], right: NDArray[np.bool_]
-) -> float:
+def choose_epsilon(perturbed: PerturbedImages, score: ScoreName, images: AnyImages, right: NDArray[np.bool_]) -> float:
     """The ε of least detection error between right and wrong answers: no out-of-distribution image is needed.
 
     Looked for on at most EPSILON_IMAGES, of which no more than half may be wrongly classified; of equally good values
@@ -34,7 +32,7 @@ def choose_epsilon(
 
 
 def choose_epsilon_ood(
-    perturbed: PerturbedImages, score: ScoreName, images: NDArray[np.uint8], ood: Sequence[NDArray[np.uint8]]
+    perturbed: PerturbedImages, score: ScoreName, images: AnyImages, ood: Sequence[AnyImages]
 ) -> float:
     """The ε of least detection error between in-distribution images and held-out images of other sets, as the paper.
 
@@ -48,7 +46,7 @@ def choose_epsilon_ood(
     )
 
 
-def _at_each_epsilon(perturbed: PerturbedImages, score: ScoreName, images: NDArray[np.uint8]) -> list[Floats]:
+def _at_each_epsilon(perturbed: PerturbedImages, score: ScoreName, images: AnyImages) -> list[Floats]:
     """The preprocessed score of every image, once for each ε of the grid."""
     parts = []
     for start in range(0, len(images), PERTURBED_BATCH):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from training.errors import DataError
 from training.evaluation.evaluate import Evaluation, Group, check_numbers
 from training.evaluation.measure import MeasuredNetwork
-from training.evaluation.ood_sets import title_of
+from training.evaluation.ood_sets import MeasuredSet, title_of
 from training.evaluation.write import FORMAT
 
 _EVALUATION = TypeAdapter(Evaluation)
@@ -62,12 +63,16 @@ def combine(files: Iterable[Path]) -> Evaluation:
     _must_agree(earlier, "choice of ε", lambda one: one.epsilon)
     _must_agree(earlier, "sets of images", lambda one: sorted(s.name for s in one.outside))
     for name in (one.name for one in earlier[0].evaluation.outside):
-        _must_agree(earlier, f"images of {name}", lambda one, name=name: next(s for s in one.outside if s.name == name))
+        _must_agree(earlier, f"images of {name}", partial(_set_named, name))
     members: dict[tuple[str, str], list[tuple[Path, Group]]] = {}
     for one in earlier:
         for group in one.evaluation.groups:
             members.setdefault((group.inside, group.network), []).append((one.file, group))
     return replace(earlier[0].evaluation, groups=tuple(_joined(groups) for groups in members.values()))
+
+
+def _set_named(name: str, evaluation: Evaluation) -> MeasuredSet:
+    return next(one for one in evaluation.outside if one.name == name)
 
 
 def _must_agree(earlier: list[Earlier], what: str, of: Callable[[Evaluation], object]) -> None:

@@ -1,6 +1,7 @@
 """Runs ONNX graphs on the CPU, a batch at a time; needs ONNX Runtime and no torch."""
 
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 import onnx
@@ -10,7 +11,10 @@ from numpy.typing import NDArray
 from service.model.bundle import Input
 from service.model.images import Pixels, fit_array
 from service.model.session import EXTERNAL_DATA_FOLDER
+from training.data.folder import FolderImages
 from training.graphs.progress import images_done
+
+AnyImages = Pixels | FolderImages  # uint8 [N,H,W,3], in memory or decoded from disk when a batch needs them
 
 FORWARD_BATCH = 250
 # The backward pass holds every activation of the batch: about 50 MB an image for WRN-28-10.
@@ -32,7 +36,7 @@ def open_graph(model: onnx.ModelProto | Path, weights_in: Path | None = None) ->
 
 def run_graph(
     session: onnxruntime.InferenceSession,
-    images: NDArray[np.uint8],
+    images: AnyImages,
     batch: int | None = None,
     epsilon: float | None = None,
 ) -> dict[str, NDArray[np.float32]]:
@@ -47,8 +51,12 @@ def run_graph(
     return {name: np.concatenate([part[k] for part in parts]) for k, name in enumerate(names)}
 
 
-def as_served(images: Pixels, target: Input) -> Pixels:
+@overload
+def as_served(images: Pixels, target: Input) -> Pixels: ...
+@overload
+def as_served(images: FolderImages, target: Input) -> AnyImages: ...
+def as_served(images: AnyImages, target: Input) -> AnyImages:
     """Images of any size, resized to the bundle's size by the code that serves."""
     if images.shape[1:3] == (target.height, target.width):
         return images
-    return np.stack([fit_array(image, target) for image in images])
+    return np.stack([fit_array(images[index], target) for index in range(len(images))])

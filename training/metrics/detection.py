@@ -162,10 +162,9 @@ def resampled_interval(
     if n < 1 or not 0 < level < 1:
         raise ValueError(f"n is {n} and level {level}: expected n from 1 and a level between 0 and 1")
     random = np.random.default_rng(seed)
-    values = []
-    for _ in range(n):
-        values.append(metrics(*(array[random.integers(0, len(array), len(array))] for array in arrays)))
-    return np.quantile(np.asarray(values), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    values = [metrics(*(array[random.integers(0, len(array), len(array))] for array in arrays)) for _ in range(n)]
+    ends: Floats = np.quantile(np.asarray(values), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return ends
 
 
 def _kept_from(accept: ArrayLike) -> tuple[Floats, Floats]:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from training.graphs.gradient import elementwise_rules, matrix_rules, shape_rules, window_rules  # noqa: F401  (importing them registers their rules)
+from training.graphs.gradient import elementwise_rules, matrix_rules, shape_rules, window_rules  # noqa: F401 (registers)
 from training.graphs.gradient.builder import GradientError, GraphBuilder, NoRuleError
 from training.graphs.gradient.walk import append_gradient, nodes_between
 

@@ -154,5 +154,8 @@ def _mul(step: Step) -> dict[int, str]:
 def _div(step: Step) -> dict[int, str]:
     _, b = step.node.input
     op = step.graph.op
-    by_divisor = lambda: op("Neg", op("Div", op("Mul", step.gradient, step.y), b))  # noqa: E731
-    return _broadcast(step, {0: lambda: op("Div", step.gradient, b), 1: by_divisor})
+
+    def of_divisor() -> str:
+        return op("Neg", op("Div", op("Mul", step.gradient, step.y), b))
+
+    return _broadcast(step, {0: lambda: op("Div", step.gradient, b), 1: of_divisor})
