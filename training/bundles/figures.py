@@ -1,4 +1,4 @@
-"""What a bundle's graph does on test images: every figure is measured on ONNX Runtime's outputs and carries its n."""
+"""Figures of a bundle on test images: each is measured on ONNX Runtime's outputs and has its n."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from training.metrics.detection import auroc, detection_error, fpr_at_tpr
 def in_distribution_figures(
     data: str, outputs: Outputs, labels: NDArray[np.int64], scores: dict[ScoreName, Score]
 ) -> list[Figure]:
-    """Accuracy; and for each policy how much is refused and how accurate the accepted answers are."""
+    """Accuracy, and for each policy the share refused and the accuracy of the accepted answers."""
     right = outputs["logits"].argmax(axis=1) == labels
     figures = [Figure(metric="accuracy", data=data, value=float(right.mean()), n=len(labels))]
     for name, score in scores.items():
@@ -45,7 +45,7 @@ def in_distribution_figures(
 def out_of_distribution_figures(
     data: str, in_distribution: Outputs, ood: Outputs, scores: dict[ScoreName, Score]
 ) -> list[Figure]:
-    """How well each score separates the in-distribution test images from these, and what each policy refuses."""
+    """How well each score separates in-distribution from OOD test images, and what each policy refuses."""
     figures = []
     for name, score in scores.items():
         accepted = score.of_images(name, in_distribution)

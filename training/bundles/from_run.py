@@ -17,7 +17,7 @@ from training.learning.finished_run import TrainedRun, read_run, without_branch
 
 @dataclass(frozen=True)
 class ExportedRun:
-    """A run whose graphs agree with torch, and what it is calibrated and evaluated on."""
+    """A run whose graphs agree with torch, and the images to calibrate and evaluate it on."""
 
     run: TrainedRun
     graphs: Graphs
@@ -59,6 +59,7 @@ def make_bundle(
 
 
 def write_run(exported: ExportedRun, calibrated: Calibrated, target: Path, default: Default | None = None) -> Bundle:
+    """Evaluates an exported and calibrated run, and writes it to `target`."""
     run = exported.run
     provenance = Provenance(
         git_sha=git_revision(),

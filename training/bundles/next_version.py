@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from service.errors import RequestError
 from service.model.bundle import Bundle, Default, Figure, Manifest, Provenance, Score
-from service.model.images import decode
 from service.model.manifest import HashedFile
 from service.model.scores import PREPROCESSED_SCORES, Outputs, ScoreName
 from training.bundles.card import write_card
-from training.bundles.from_onnx import MAX_PIXELS, read_image_folder
+from training.bundles.from_onnx import decode_file, read_image_folder
 from training.bundles.write import check_new, figures_of, git_revision, publish, version_of
 from training.calibration.calibrate import Calibrated, Evidence, OpenGraphs, Traffic
 from training.calibration.policies import TARGET_REJECTION, target_rejection_policy
@@ -23,10 +21,11 @@ from training.errors import DataError, ExportError
 from training.recipe import Data
 
 TRAINED_ON = re.compile(r"^(?P<name>\S+), splits \{(?P<sizes>[^}]*)\}, fingerprint (?P<fingerprint>[0-9a-f]+)")
-RECALIBRATED = "; thresholds made anew"
+RECALIBRATED = "; thresholds made anew"  # written into bundles, and found again by the next calibration
 
 
 def opened_bundle(bundle: Bundle) -> OpenGraphs:
+    """The graphs of a bundle on disk."""
     graphs = bundle.manifest.graphs
     perturbed = bundle.graph_path("perturbed") if "perturbed" in graphs else None
     return OpenGraphs.of(bundle.graph_path("forward"), perturbed, bundle.manifest.input)
@@ -69,16 +68,12 @@ def _splits(manifest: Manifest, data: str | None, data_root: Path) -> tuple[Spli
     return splits, name
 
 
-def read_traffic(folder: Path, bundle_input: OpenGraphs, rate: float) -> Traffic:
+def read_traffic(folder: Path, opened: OpenGraphs, rate: float) -> Traffic:
     """Every image file under a folder, decoded and resized by the code that serves; no labels are needed."""
     if not folder.is_dir():
         raise DataError(f"--traffic {folder} is not a folder. Expected one of image files.")
-    images = []
-    for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()):
-        try:
-            images.append(decode(path.read_bytes(), bundle_input.shape, MAX_PIXELS))
-        except RequestError as problem:
-            raise DataError(f"{path} cannot be read: {problem.detail}. Repair or remove it.") from problem
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    images = [decode_file(path, opened.shape) for path in paths]
     if not images:
         raise DataError(f"--traffic {folder} holds no images ({', '.join(sorted(SUFFIXES))}).")
     return Traffic(np.stack(images), rate)
@@ -87,7 +82,7 @@ def read_traffic(folder: Path, bundle_input: OpenGraphs, rate: float) -> Traffic
 def with_target_rejection(
     bundle: Bundle, opened: OpenGraphs, traffic: Traffic
 ) -> tuple[dict[ScoreName, Score], Outputs]:
-    """Every score of the bundle with its policies as they are, and one more from unlabelled images."""
+    """Every score of the bundle with its own policies and one more, from unlabelled images."""
     manifest = bundle.manifest
     preprocessed = manifest.preprocessed_score
     outputs = opened.run(traffic.images, None if preprocessed is None else manifest.scores[preprocessed].epsilon)
@@ -106,7 +101,7 @@ def with_target_rejection(
 def write_recalibrated(
     bundle: Bundle, opened: OpenGraphs, evidence: Evidence, calibrated: Calibrated, default: Default, target: Path
 ) -> Bundle:
-    """A new version from labelled images: every score, policy and figure is made anew."""
+    """A new version from labelled images: every score, policy and figure is computed again."""
     figures = figures_of(opened, evidence, calibrated) if evidence.test is not None else _still_true(bundle, calibrated)
     manifest = _next_version(bundle, target, f"{len(evidence.calibration)} images of {evidence.name}").model_copy(
         update={
@@ -128,7 +123,7 @@ def write_with_target_rejection(
     traffic: Traffic,
     target: Path,
 ) -> Bundle:
-    """A new version from unlabelled images: the old policies and figures stand, the new policy decides."""
+    """A new version from unlabelled images: the old policies and figures stay, and the new policy is the default."""
     what = f"policy {TARGET_REJECTION} from {len(traffic.images)} unlabelled images"
     default = Default(score=bundle.manifest.default.score, policy=TARGET_REJECTION)
     manifest = _next_version(bundle, target, what).model_copy(update={"scores": scores, "default": default})
@@ -169,14 +164,14 @@ def _files(bundle: Bundle) -> dict[str, Path]:
 
 
 def _still_true(bundle: Bundle, calibrated: Calibrated) -> list[Figure]:
-    """Old figures that no threshold enters, of scores that are read as they were."""
+    """Old figures that depend on no threshold, of scores that are computed as before."""
     old = bundle.manifest
     changed = {
         name
         for name in old.scores
         if name in PREPROCESSED_SCORES and old.scores[name].epsilon != calibrated.scores[name].epsilon
     }
-    # The reference of typicality is new, so its figures are no longer those of this version.
+    # The reference of typicality is new, so its old figures do not hold for this version.
     changed.add("typicality")
     return [figure for figure in old.evaluation if figure.policy is None and figure.score not in changed]
 

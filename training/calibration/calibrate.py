@@ -1,7 +1,7 @@
 """From graphs and calibration images to the scores of a bundle: outputs → ε → scores → policies.
 
-One implementation for `export`, `import-onnx` and `calibrate`, whether the graphs were just exported or come from a
-bundle on disk; everything is measured on ONNX Runtime's outputs.
+`export`, `import-onnx` and `calibrate` share this code, whether the graphs were just exported or come from a bundle on
+disk. Everything is measured on ONNX Runtime's outputs.
 """
 
 from collections.abc import Mapping
@@ -43,12 +43,12 @@ from training.graphs.perturbed_images import perturbed_images_of
 from training.graphs.run import AnyImages, as_served, open_graph, run_graph
 
 EpsilonBy = Literal["auto", "ood", "misclassified"]
-FEWEST_TYPICAL = 100  # rightly classified images: with fewer, "1 in 200" could not be said
+FEWEST_TYPICAL = 100  # correctly classified images: with fewer, a p-value could not be as small as 1 in 200
 
 
 @dataclass(frozen=True)
 class OpenGraphs:
-    """A network's graphs in ONNX Runtime, and the size of image they want."""
+    """A network's graphs in ONNX Runtime, and the size of their input."""
 
     forward: onnxruntime.InferenceSession
     perturbed: onnxruntime.InferenceSession | None
@@ -73,20 +73,20 @@ class OpenGraphs:
 
     @property
     def scores(self) -> tuple[ScoreName, ...]:
-        """Every score they offer; the first is what a bundle is gated on unless its maker says otherwise."""
+        """Every score they offer; a bundle is gated on the first one by default."""
         names: list[ScoreName] = ["confidence"] if self.has_confidence else []
         names += ["max_softmax", "energy", "max_logit", "typicality"]
         return (*names, self.preprocessed_score) if self.preprocessed_score else tuple(names)
 
     def run(self, images: AnyImages, epsilon: float | None) -> Outputs:
-        """Every output there is for images of any size."""
+        """Every output of the graphs, for images of any size."""
         session = self.forward if self.perturbed is None else self.perturbed
         return run_graph(session, as_served(images, self.shape), epsilon=epsilon)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The images thresholds come from, and those that figures are measured on."""
+    """Images that set the thresholds, and images that figures are measured on."""
 
     name: str
     calibration: LabelledImages
@@ -96,7 +96,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Unlabelled images of the user's own, and the share of them to be refused."""
+    """Unlabelled images of the user's own, and the share of them to refuse."""
 
     images: NDArray[np.uint8]
     rate: float
@@ -104,7 +104,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Scores with their policies, and the outputs they were made from."""
+    """Scores with their policies, and the outputs that they were computed from."""
 
     scores: dict[ScoreName, Score]
     in_distribution: Outputs
@@ -123,7 +123,7 @@ def calibrate_graphs(
     epsilon_by: EpsilonBy = "auto",
     traffic: Traffic | None = None,
 ) -> Calibrated:
-    """Chooses ε, then makes every policy of every score the graphs offer."""
+    """Chooses ε, then makes every policy of every score that the graphs offer."""
     in_distribution, truth = as_served(evidence.calibration.images, graphs.shape), evidence.calibration.labels
     epsilon, epsilon_how = _epsilon(graphs, in_distribution, truth, evidence, epsilon_by)
     outputs = graphs.run(in_distribution, epsilon)
@@ -135,7 +135,7 @@ def calibrate_graphs(
     for name in graphs.scores:
         if name == "typicality" and right.sum() < FEWEST_TYPICAL:
             notes[
-                f"left out score 'typicality': it needs {FEWEST_TYPICAL} rightly classified calibration images, and "
+                f"left out score 'typicality': it needs {FEWEST_TYPICAL} correctly classified calibration images, and "
                 f"there are {int(right.sum())}."
             ] = None
             continue
@@ -167,7 +167,7 @@ def _epsilon(
     by: EpsilonBy,
 ) -> tuple[float | None, str]:
     if by == "ood" and not evidence.ood:
-        raise DataError("--epsilon-by ood needs images of something else. Name a set with --ood.")
+        raise DataError("--epsilon-by ood needs out-of-distribution images. Name a set with --ood.")
     score = graphs.preprocessed_score
     if score is None or graphs.perturbed_graph is None:
         return None, ""
@@ -192,7 +192,7 @@ _NOT_YET = {"not_yet": Policy(threshold=0, expected_rejection_rate=0, n=1, how="
 def _without_policies(
     name: ScoreName, outputs: Outputs, right: NDArray[np.bool_], epsilon: float | None, has_confidence: bool
 ) -> Score:
-    """What a score needs to be read and shown, and its reference histogram; policies come after."""
+    """A score with all it needs to be computed and shown, and its reference histogram; its policies come later."""
     temperature = ODIN_TEMPERATURE if name == "odin" else None
     typicality = _typicality(outputs, right, has_confidence) if name == "typicality" else None
     values = score_images(name, outputs, temperature, None if typicality is None else typicality.reference)

@@ -14,16 +14,15 @@ from training.metrics.detection import detection_error
 
 # In units of the normalised image, whose standard deviation is 1. Zero is in the grid: preprocessing may not help.
 EPSILONS = (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016)
-# Of the model's own images, at most. Neighbouring ε differ by a tenth of a point of detection error: with 1,000 images,
-# each of them a twentieth, chance would choose.
+# At most so many in-distribution images. Neighbouring ε differ by a tenth of a point of detection error: with 1,000
+# images, each of which is a twentieth of a point, the choice would be chance.
 EPSILON_IMAGES = 5_000
 
 
 def choose_epsilon(perturbed: PerturbedImages, score: ScoreName, images: AnyImages, right: NDArray[np.bool_]) -> float:
-    """The ε of least detection error between right and wrong answers: no out-of-distribution image is needed.
+    """The ε of least detection error between correctly classified and misclassified images; needs no OOD images.
 
-    Looked for on at most EPSILON_IMAGES, of which no more than half may be wrongly classified; of equally good values
-    the smallest is taken.
+    It is chosen on at most EPSILON_IMAGES images, of which at most half are misclassified.
     """
     wrong = np.flatnonzero(~right)[: EPSILON_IMAGES // 2]
     chosen = np.concatenate([np.flatnonzero(right)[: EPSILON_IMAGES - len(wrong)], wrong])
@@ -34,10 +33,9 @@ def choose_epsilon(perturbed: PerturbedImages, score: ScoreName, images: AnyImag
 def choose_epsilon_ood(
     perturbed: PerturbedImages, score: ScoreName, images: AnyImages, ood: Sequence[AnyImages]
 ) -> float:
-    """The ε of least detection error between in-distribution images and held-out images of other sets, as the paper.
+    """The ε of least detection error between in-distribution images and held-out OOD images, as in the paper.
 
-    Looked for on the first EPSILON_IMAGES of `images` and all of `ood`; of equally good values the smallest is
-    taken.
+    It is chosen on the first EPSILON_IMAGES of `images` and all of `ood`.
     """
     others = [_at_each_epsilon(perturbed, score, part) for part in ood]
     return least_error(

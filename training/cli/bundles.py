@@ -20,8 +20,8 @@ RunFolder = Annotated[
 CalibrationOod = Annotated[
     list[str] | None,
     typer.Option(
-        help="A set of images of something else; may be given several times. 1,000 images of it set the policy "
-        "ood_holdout and ε, the others are evaluated on."
+        help="An out-of-distribution set (see `data list`); may be given several times. 1,000 images of it set the "
+        "policy ood_holdout and ε; the others are for evaluation."
     ),
 ]
 Tprs = Annotated[

@@ -13,7 +13,7 @@ from training.cli.data import DataRoot
 from training.errors import DataError
 from training.graphs.progress import counting_images
 
-if TYPE_CHECKING:  # these import torch, which --help need not wait for
+if TYPE_CHECKING:  # imported late to keep --help fast
     from training.calibration.calibrate import Calibrated, EpsilonBy, OpenGraphs, Traffic
     from training.calibration.policies import Wanted
 
@@ -22,7 +22,7 @@ console = Console()
 
 @dataclass(frozen=True)
 class _Options:
-    """What was asked for, beside the thing to calibrate."""
+    """The options of the command."""
 
     data: str | None
     ood: list[str]
@@ -36,13 +36,13 @@ class _Options:
         if (self.traffic is None) != (self.target_rejection is None):
             raise DataError("--traffic and --target-rejection belong together: give both, or neither.")
         if self.use_recommended == "ood" and not self.ood:
-            raise DataError("--use-recommended ood needs images of something else. Name a set with --ood.")
+            raise DataError("--use-recommended ood needs out-of-distribution images. Name a set with --ood.")
         if self.use_recommended is not None and self.target_rejection is not None:
             raise DataError("--use-recommended and --target-rejection would each set the default: give one of them.")
 
     @property
     def only_traffic(self) -> bool:
-        """Nothing but unlabelled images is given, which is enough for a target rejection rate."""
+        """Only unlabelled images are given: they are enough for a target rejection rate."""
         return self.traffic is not None and self.data is None and not self.ood
 
 
@@ -78,7 +78,7 @@ def calibrate(
     Unlabelled images are enough for a rejection rate:
     `confgate-train calibrate models/cifar10/4 --traffic examples --target-rejection 0.5`
 
-    With the images it was trained on, and images of something else, under data/:
+    With the images it was trained on, and out-of-distribution images, under data/:
     `confgate-train calibrate models/cifar10/4 --ood fashion_mnist --out models/cifar10/5`
 
     With photos of your own, in one sub-folder for each label:

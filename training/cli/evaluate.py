@@ -1,4 +1,4 @@
-"""`confgate-train evaluate` on the terminal."""
+"""`confgate-train evaluate`: bundles measured on out-of-distribution sets."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,7 +10,7 @@ from training.cli.bundles import OOD, DeviceOption, Limit, RunFolder
 from training.cli.data import DataRoot
 from training.errors import DataError
 
-if TYPE_CHECKING:  # imported late, so that --help is quick
+if TYPE_CHECKING:  # imported late to keep --help fast
     from training.evaluation.evaluate import Settings
 
 console = Console()
@@ -90,7 +90,7 @@ def evaluate(
 
 
 def _refuse_beside_from(context: typer.Context) -> None:
-    """What was measured before cannot be measured otherwise now."""
+    """Options of a measurement have no effect on earlier evaluations, so they are an error."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name not in ("earlier", "out") and source is not None and source.name == "COMMANDLINE":
@@ -102,7 +102,7 @@ def _refuse_beside_from(context: typer.Context) -> None:
 
 
 def _said(path: Path) -> str:
-    """A path for a file that others read: of an absolute one they need the end only."""
+    """A path for a file that others read: an absolute one is shortened to its end."""
     return "/".join(path.parts[-2:]) if path.is_absolute() else str(path)
 
 

@@ -1,4 +1,4 @@
-"""`confgate-train report` on the terminal."""
+"""`confgate-train report`: a bundle in pictures and plain words."""
 
 import io
 from pathlib import Path

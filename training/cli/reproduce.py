@@ -1,4 +1,4 @@
-"""`confgate-train reproduce` on the terminal."""
+"""`confgate-train reproduce`: one of the paper's tables, from training to figures."""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""Evaluations made at different times and places, put together from their evaluation.json alone."""
+"""Evaluations made at different times and places, combined from their evaluation.json alone."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -35,10 +35,10 @@ def evaluation_file(path: Path) -> Path:
 
 
 def read_evaluation(file: Path) -> Evaluation:
-    """What `evaluate` wrote; a file of another format, or cut off, is refused."""
+    """Reads what `evaluate` wrote; a file of another format, or a truncated one, is an error."""
     try:
         content: Any = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as problem:  # of the encoding as well as of the syntax
+    except ValueError as problem:  # covers encoding and syntax
         raise DataError(f"{file} is not JSON: {problem}. Expected what 'evaluate' wrote.") from problem
     found = content.get("format") if isinstance(content, dict) else None
     if found != FORMAT:
@@ -57,7 +57,7 @@ def read_evaluation(file: Path) -> Evaluation:
 
 
 def combine(files: Iterable[Path]) -> Evaluation:
-    """One evaluation of all the networks; what was not measured alike, on the same images, is refused."""
+    """One evaluation of all networks; those measured on other images or in another way are an error."""
     earlier = [Earlier(file, read_evaluation(file)) for file in files]
     _must_agree(earlier, "--limit", lambda one: one.limit)
     _must_agree(earlier, "choice of ε", lambda one: one.epsilon)
@@ -106,7 +106,7 @@ def _joined(groups: list[tuple[Path, Group]]) -> Group:
 
 
 def _check_networks(what: str, networks: list[tuple[Path, MeasuredNetwork]]) -> None:
-    """Each training once, and all of a kind trained and measured alike."""
+    """Each training occurs once, and all of a role were trained and measured alike."""
     seen: dict[object, Path] = {}
     for file, network in networks:
         identities: list[object] = [network.graphs]

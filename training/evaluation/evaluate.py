@@ -1,4 +1,4 @@
-"""Several bundles and their baselines, grouped by what they were trained on, with mean and spread over the pairs."""
+"""Several bundles and their baselines, grouped by training data and network, with mean and spread over the pairs."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping
@@ -27,9 +27,9 @@ from training.evaluation.scores import NetworkScores
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over n trainings and the standard deviation between them, which one training does not have.
+    """A mean over n trainings and the standard deviation between them; None for one training.
 
-    One training may have a 95 % interval instead: over its test images, so it says nothing of other trainings.
+    One training may have a 95 % interval instead, over its test images: it says nothing about other trainings.
     """
 
     mean: float
@@ -45,7 +45,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class Group:
-    """Networks of one kind trained on one set: the i-th baseline belongs to the i-th bundle."""
+    """Networks of one kind trained on one set: the i-th baseline belongs to the i-th bundle.
+
+    The fields of this class and of `Evaluation` are keys of evaluation.json.
+    """
 
     inside: str
     network: str
@@ -56,12 +59,12 @@ class Group:
 
     @property
     def methods(self) -> tuple[Method, ...]:
-        """The columns this group has figures for, in the table's order."""
+        """The columns that this group has figures for, in the table's order."""
         measured = {row.method for network in self.networks for row in network.rows}
         return tuple(method for method in METHODS if method.key in measured)
 
     def rows(self, method: str, ood: str) -> list[Measured]:
-        """One a network; empty where the method was not measured."""
+        """One for each network; empty if the method was not measured."""
         return [r for network in self.networks for r in network.rows if (r.method, r.outside) == (method, ood)]
 
     def spread(self, method: str, ood: str, metric: str) -> Spread | None:
@@ -80,6 +83,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Evaluation:
+    """All groups, and what they were measured on."""
+
     groups: tuple[Group, ...]
     outside: tuple[MeasuredSet, ...]
     epsilon: EpsilonChoice | None  # None: no preprocessed score was measured
@@ -100,7 +105,7 @@ class Settings:
     epsilon: EpsilonChoice = "per-set"
     limit: int | None = None
     device: Device = "auto"
-    runs: Mapping[Path, Path] = field(default_factory=dict)  # the training run of a bundle, where it is known
+    runs: Mapping[Path, Path] = field(default_factory=dict)  # the training run of a bundle, if known
     preprocessed: bool = True  # also the scores that need the perturbed graph
     intervals: bool = False  # bootstrap intervals of every metric
 
@@ -108,7 +113,7 @@ class Settings:
 def evaluate(
     bundles: Iterable[Path], baselines: Iterable[Path], settings: Settings, progress: Progress = silent
 ) -> Evaluation:
-    """Measures all bundles; those with a branch and those without are told apart and must be where they belong."""
+    """Measures all bundles: `bundles` must have a confidence branch, `baselines` must not."""
     loaded: list[tuple[NetworkRole, Bundle]] = [("branch", load_bundle(folder)) for folder in bundles]
     loaded += [("baseline", load_bundle(folder)) for folder in baselines]
     placed = [
@@ -173,7 +178,7 @@ def _check(role: str, bundle: Bundle, in_distribution: InDistribution, settings:
 
 
 def _check_pairs(members: list[tuple[NetworkRole, Bundle, InDistribution]]) -> None:
-    """Seeds may differ in number, but never the data, or means would be over different images."""
+    """A group needs as many baselines as bundles, or none, all trained on the same data, each training once."""
     by_role = {role: [bundle for r, bundle, _ in members if r == role] for role in ("branch", "baseline")}
     dataset, network = members[0][2].dataset, members[0][2].network
     if not by_role["branch"]:

@@ -1,7 +1,7 @@
-"""One network on its own test images and on sets of others: every score, five metrics, three thresholds.
+"""One network on its in-distribution test images and on OOD sets: every score, five metrics, three thresholds.
 
-Test images are only measured on. ε and thresholds come from calibration images; the one figure that looks at test
-images to choose a threshold, `best on test`, is the detection error itself, by its definition.
+ε and thresholds come from calibration images. Only `best on test` chooses a threshold on test images: it is the
+detection error itself, by its definition.
 """
 
 import hashlib
@@ -25,13 +25,13 @@ from training.metrics.intervals import Intervals, detection_intervals
 
 NetworkRole = Literal["baseline", "branch"]
 # per-set: the paper's way, one ε for each out-of-distribution set; per-model: one for all of them together;
-# bundle: the one the bundle holds, which is what is served.
+# bundle: the one in the bundle, which is served.
 EpsilonChoice = Literal["per-set", "per-model", "bundle"]
 
 
 @dataclass(frozen=True)
 class Method:
-    """A column of the table: a score of the baseline network or of the one with the branch."""
+    """A column of the table: a score of the baseline network or of the network with the branch."""
 
     key: str
     title: str
@@ -57,7 +57,7 @@ PAPER_PAIRS = (("baseline", "confidence"), ("odin", "confidence_preprocessed"))
 
 @dataclass(frozen=True)
 class Thresholds:
-    """δ on the score's unbounded scale, and the detection error each gives on the test images."""
+    """δ on the score's unbounded scale, and the detection error of each on the test images."""
 
     best: float
     best_error: float
@@ -69,7 +69,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Measured:
-    """One method on one out-of-distribution set; shares are fractions."""
+    """One method on one OOD set; shares are fractions. The fields are keys of evaluation.json."""
 
     method: str
     outside: str
@@ -78,12 +78,12 @@ class Measured:
     epsilon: float | None
     n_inside: int
     n_outside: int
-    intervals: Intervals | None = None  # 95 %, over the test images, of each metric; None: not asked for
+    intervals: Intervals | None = None  # 95 %, over the test images, of each metric; None: not computed
 
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """One training; `graphs` tells it from every other, also from one of the same name."""
+    """One training; `graphs` identifies it, also among bundles of the same name."""
 
     bundle: str
     role: NetworkRole
@@ -104,7 +104,7 @@ def measure_network(
     choice: EpsilonChoice,
     intervals: bool = False,
 ) -> MeasuredNetwork:
-    """Every method this network can be judged by, on every set."""
+    """Every method of this network, on every set."""
     sets = tuple(ood_sets)
     test = ImageSet(f"{in_distribution.dataset} test", in_distribution.test.images)
     calibration = ImageSet(f"{in_distribution.dataset} calibration", in_distribution.calibration.images)
@@ -148,7 +148,7 @@ def measure_network(
 
 
 def digest_of_graphs(bundle: Bundle) -> str:
-    """Of the forward graph and its weights: the same for every version of a bundle that was only calibrated anew."""
+    """Of the forward graph and its weights: the same for all versions of a bundle that differ in calibration only."""
     digest = hashlib.sha256()
     for file in (bundle.manifest.graphs["forward"], *bundle.manifest.external_data):
         digest.update(file.sha256.encode())
@@ -158,7 +158,7 @@ def digest_of_graphs(bundle: Bundle) -> str:
 def _epsilons(
     score: ScoreName, scores: NetworkScores, calibration: ImageSet, sets: tuple[OodSet, ...], choice: EpsilonChoice
 ) -> dict[str, float | None]:
-    """The ε for each set; None for a score that moves nothing."""
+    """The ε for each set; None for a score without preprocessing."""
     stored = scores.stored_epsilon(score)
     if stored is None:
         return {one.name: None for one in sets}
@@ -173,7 +173,7 @@ def _epsilons(
 
 
 def best_epsilon(score: ScoreName, scores: NetworkScores, calibration: ImageSet, ood: tuple[ImageSet, ...]) -> float:
-    """The ε of least detection error between calibration images of both kinds; of equally good ones the smallest."""
+    """The ε of least detection error between in-distribution and OOD calibration images."""
     for images in (calibration, *ood):
         scores.outputs.prepare(images, EPSILONS)
     return least_error(
@@ -185,7 +185,7 @@ def best_epsilon(score: ScoreName, scores: NetworkScores, calibration: ImageSet,
 def _prepare_chosen(
     scores: NetworkScores, own: tuple[ImageSet, ...], sets: tuple[OodSet, ...], epsilons: dict[str, float | None]
 ) -> None:
-    """Moves images that several sets of the table need, by all their ε together: that is less work than one by one."""
+    """Computes all ε of an image set in one pass: sets of the table may share images, and need different ε."""
     together: dict[str, tuple[ImageSet, set[float]]] = {}
     for one in sets:
         epsilon = epsilons[one.name]

@@ -1,4 +1,4 @@
-"""Out-of-distribution sets for an evaluation: each image is loaded and scored once, also where sets share it."""
+"""Out-of-distribution sets for an evaluation: each image is loaded and scored once, even if sets share it."""
 
 import hashlib
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ def title_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class MeasuredSet:
-    """What tables say of a set; `digest` tells whether another evaluation saw the same images."""
+    """A set as tables show it; `digest` tells whether another evaluation saw the same images."""
 
     name: str
     made_of: tuple[str, ...]
@@ -52,7 +52,7 @@ class MeasuredSet:
 
     @property
     def stand_ins(self) -> tuple[str, ...]:
-        """The parts that are not the paper's own."""
+        """The parts that are not the paper's own sets."""
         return tuple(part for part in self.made_of if part in STAND_INS.values())
 
 
@@ -67,6 +67,7 @@ class OodSet:
 
     @property
     def measured(self) -> MeasuredSet:
+        """What an evaluation records about this set."""
         digest = hashlib.sha256()
         for images in (*self.calibration, *self.test):
             digest.update(images.digest.encode())
@@ -106,7 +107,7 @@ def load_sets(names: list[str], root: Path, size: int, limit: int | None = None)
 
 
 def present_or_stand_in(name: str, root: Path) -> str:
-    """The set itself where it is there, else the one that stands in for it; else the name, for load_sets to refuse."""
+    """The set itself if present, else its stand-in if that is present; else the name, which load_sets rejects."""
     substitute = STAND_INS.get(name)
     if substitute and not (root / f"{name}.npz").is_file() and (root / f"{substitute}.npz").is_file():
         return substitute

@@ -1,7 +1,7 @@
-"""What a bundle's graphs answer for sets of images, kept on disk so that an evaluation is never computed twice.
+"""What a bundle's graphs answer for sets of images, kept on disk: a stopped evaluation continues where it was.
 
-A file is named after everything its content depends on: the hashes of the graphs, the pixels, ε and the device. Kept
-are the graph's outputs, not scores, so that a score that is added later needs no new pass over the images.
+A file is named after everything its content depends on: the hashes of the graphs, the pixels, ε and the device. The
+graph's outputs are kept, not scores: a score that is added later needs no new pass over the images.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ Kept = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images under the name a person sees."""
+    """Images, and their name in messages and file names."""
 
     name: str
     images: Images | FolderImages
@@ -52,7 +52,7 @@ class ImageSet:
 
 @dataclass
 class BundleOutputs:
-    """The answers of one bundle, computed when first asked for."""
+    """The answers of one bundle, computed at first use."""
 
     bundle: Bundle
     folder: Path
@@ -69,14 +69,14 @@ class BundleOutputs:
         return self._memory[path]
 
     def preprocessed(self, images: ImageSet, epsilon: float) -> Outputs:
-        """The output that only the perturbed graph has, for images moved by ε; by nothing, it is the clean one."""
+        """The output that only the perturbed graph has, for images perturbed by ε; with ε = 0 it is the clean one."""
         if epsilon == 0:
             return {f"{name}_preprocessed": rows for name, rows in self.clean(images).items()}
         self.prepare(images, [epsilon])
         return self._memory[self._path("perturbed", images, epsilon)]
 
     def prepare(self, images: ImageSet, epsilons: Iterable[float]) -> None:
-        """Computes `preprocessed` for several ε in one pass over the images, which finds their direction once."""
+        """Computes `preprocessed` for several ε in one pass, which finds the gradient direction once."""
         paths = {epsilon: self._path("perturbed", images, epsilon) for epsilon in sorted(set(epsilons) - {0})}
         missing = [epsilon for epsilon, path in paths.items() if not self._is_kept(path, images)]
         if not missing:
@@ -104,7 +104,7 @@ class BundleOutputs:
         for file in (manifest.graphs[graph], *manifest.external_data):
             digest.update(file.sha256.encode())
         digest.update(images.digest.encode())
-        # TF32 is off, but a GPU still rounds otherwise than a CPU.
+        # TF32 is off, but a GPU still rounds differently from a CPU.
         on_cpu = choose_providers(self.device, onnxruntime.get_available_providers()) == [CPU]
         digest.update(repr((manifest.input.model_dump_json(), epsilon, on_cpu)).encode())
         set_name = "".join(c if c.isalnum() else "-" for c in images.name)
@@ -120,7 +120,7 @@ class BundleOutputs:
 
     @cached_property
     def _forward(self) -> OnnxSession:
-        # All CPUs: unlike a server, an evaluation has nothing else to do meanwhile.
+        # All CPUs: unlike a server, an evaluation has nothing else to do.
         return open_session(self.bundle, "forward", self.device, usable_cpus(), BATCHES["forward"])
 
     @cached_property
@@ -129,7 +129,7 @@ class BundleOutputs:
 
 
 def _read(path: Path, images: int) -> Kept | None:
-    """What was kept, or None: a file that is cut off or of another length is computed again."""
+    """What was kept, or None: a truncated file, or one of another length, is computed again."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             kept = {name: file[name] for name in file.files}

@@ -18,7 +18,7 @@ FORWARD_SCORES: tuple[ScoreName, ...] = ("max_softmax", "energy", "max_logit")  
 
 
 def scores_of(bundle: Bundle) -> tuple[ScoreName, ...]:
-    """Every score that can be computed with this bundle: confidence first, what needs the perturbed graph last."""
+    """Every score that can be computed with this bundle: confidence first, scores of the perturbed graph last."""
     manifest = bundle.manifest
     names: list[ScoreName] = ["confidence"] if manifest.has_confidence else []
     names += FORWARD_SCORES
@@ -38,12 +38,12 @@ class NetworkScores:
 
     @property
     def names(self) -> tuple[ScoreName, ...]:
-        """Also those the bundle has no thresholds for, as long as its graphs give them."""
+        """Every score that the graphs allow, also those without thresholds in the bundle."""
         found = scores_of(self.outputs.bundle)
         return found if self.preprocessed else tuple(name for name in found if name not in PREPROCESSED_SCORES)
 
     def of(self, score: ScoreName, sets: Iterable[ImageSet], epsilon: float | None) -> Floats:
-        """One score [N] on the unbounded scale, by the functions that serve."""
+        """One score [N] on the unbounded scale, computed by the service's functions."""
         stored = self.outputs.bundle.manifest.scores.get(score)
         parts = []
         for images in sets:
@@ -52,9 +52,11 @@ class NetworkScores:
         return np.concatenate(parts)
 
     def stored_epsilon(self, score: ScoreName) -> float | None:
+        """The ε in the bundle, which is served; None for a score without preprocessing."""
         stored = self.outputs.bundle.manifest.scores.get(score)
         return None if stored is None else stored.epsilon
 
     def right(self, images: ImageSet, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each image is classified correctly."""
         answers = self.outputs.clean(images)["logits"].argmax(axis=1)
         return np.asarray(answers == labels)

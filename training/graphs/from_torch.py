@@ -16,7 +16,7 @@ from training.networks import Classifier
 
 
 class NamedOutputs(nn.Module):
-    """Plain tensors in a fixed order, as the exporter wants them."""
+    """The network with plain tensors in a fixed order as outputs, which the exporter needs."""
 
     def __init__(self, network: Classifier) -> None:
         super().__init__()

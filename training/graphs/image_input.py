@@ -21,7 +21,7 @@ NORMALISED = "normalised"
 def with_image_input(
     model: onnx.ModelProto, mean: Sequence[float], std: Sequence[float], layout: Layout = "nchw"
 ) -> onnx.ModelProto:
-    """Replaces the float image input by `image` uint8 [N,H,W,3] and puts the normalisation inside the graph."""
+    """Replaces the float image input with `image` uint8 [N,H,W,3] and adds the normalisation to the graph."""
     graph = model.graph
     height, width = image_size(model, layout)
     old = graph.input[0].name
@@ -51,7 +51,7 @@ def with_image_input(
 
 
 def image_size(model: onnx.ModelProto, layout: Layout) -> tuple[int, int]:
-    """Height and width of the one image input, which must have fixed ones and three channels."""
+    """Height and width of the only input, an image of three channels; both must be fixed."""
     if len(model.graph.input) != 1:
         names = [value.name for value in model.graph.input]
         raise ExportError(f"the graph has the inputs {names}, expected one image tensor.")
@@ -64,7 +64,7 @@ def image_size(model: onnx.ModelProto, layout: Layout) -> tuple[int, int]:
 
 
 def _forget_traces(model: onnx.ModelProto) -> None:
-    """Drops the exporter's notes (stack traces with file names of this machine): they are nobody's business."""
+    """Drops the exporter's notes: they hold stack traces with file names of this machine."""
     model.doc_string = ""
     del model.metadata_props[:]
     del model.graph.metadata_props[:]

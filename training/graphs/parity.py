@@ -28,9 +28,9 @@ def check_parity(
     images: NDArray[np.uint8],
     epsilon: float | None = None,
 ) -> float:
-    """Largest difference between torch and ONNX Runtime over all outputs and batch sizes; too large is refused.
+    """Largest difference between torch and ONNX Runtime over all outputs and batch sizes; an error if too large.
 
-    With ε the model is a perturbed graph, whose answers for the image as it is must be the same ones.
+    With ε the model is a perturbed graph, whose outputs for the clean image must be the same.
     """
     session = open_graph(model)
     largest = 0.0
@@ -60,7 +60,7 @@ def check_perturbed_parity(
     images: NDArray[np.uint8],
     epsilon: float = 0.002,
 ) -> float:
-    """Largest difference from torch over batch sizes and outputs: the clean ones and the preprocessed score."""
+    """The same for a perturbed graph: its outputs for the clean image, and the preprocessed score."""
     largest = check_parity(perturbed, network, mean, std, images, epsilon)
     session = open_graph(perturbed)
     score = preprocessed_score(network)
@@ -81,14 +81,14 @@ def check_perturbed_parity(
 
 
 def by_autograd(network: Classifier, x: torch.Tensor, epsilon: float) -> dict[str, NDArray[np.float32]]:
-    """Input preprocessing by torch: the reference that the ONNX graph must agree with."""
+    """Input preprocessing by torch: the reference for the perturbed graph."""
     x = x.detach().clone().requires_grad_()
     logits, z = network(x)
     if z is None:
         target = torch.log_softmax(logits / ODIN_TEMPERATURE, dim=1).amax(dim=1)
         name = "logits_preprocessed"
     else:
-        target = torch.nn.functional.logsigmoid(z.double())  # double: its gradient vanishes later
+        target = torch.nn.functional.logsigmoid(z.double())  # double: its gradient vanishes later than that of float
         name = "confidence_logit_preprocessed"
     (gradient,) = torch.autograd.grad(target.sum(), x)
     with torch.no_grad():
@@ -97,4 +97,5 @@ def by_autograd(network: Classifier, x: torch.Tensor, epsilon: float) -> dict[st
 
 
 def preprocessed_score(network: Classifier) -> ScoreName:
+    """The score that a network's perturbed graph is made for."""
     return "odin" if network.branch is None else "confidence_preprocessed"

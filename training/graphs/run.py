@@ -22,9 +22,9 @@ PERTURBED_BATCH = 50
 
 
 def open_graph(model: onnx.ModelProto | Path, weights_in: Path | None = None) -> onnxruntime.InferenceSession:
-    """A CPU session for calibration and evaluation, before there is a bundle to open through the service.
+    """A CPU session for a graph that may not be in a bundle yet: for calibration and for checks.
 
-    `weights_in` is the folder of the weights that a model in memory has in a file of their own.
+    `weights_in` is the folder of the weights file that a model in memory refers to.
     """
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -40,14 +40,15 @@ def run_graph(
     batch: int | None = None,
     epsilon: float | None = None,
 ) -> dict[str, NDArray[np.float32]]:
-    """Every output for every image, a batch at a time; a perturbed graph needs its ε."""
+    """Every output for every image, computed batch by batch; a perturbed graph needs its ε."""
     names = [output.name for output in session.get_outputs()]
     batch = batch or (FORWARD_BATCH if epsilon is None else PERTURBED_BATCH)
     constants = {} if epsilon is None else {"epsilon": np.asarray(epsilon, np.float32)}
     parts = []
     for start in range(0, len(images), batch):
-        parts.append(session.run(names, {"image": images[start : start + batch], **constants}))
-        images_done(len(images[start : start + batch]))
+        pixels = images[start : start + batch]
+        parts.append(session.run(names, {"image": pixels, **constants}))
+        images_done(len(pixels))
     return {name: np.concatenate([part[k] for part in parts]) for k, name in enumerate(names)}
 
 

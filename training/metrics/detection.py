@@ -2,9 +2,9 @@
 
 Conventions, everywhere in this file:
 - an input is accepted iff its score is above a threshold δ, and δ lies between two observed scores: equal scores are
-  accepted or refused together, so nothing depends on the order in which they come;
+  accepted or refused together, so nothing depends on their order;
 - shares are fractions from 0 to 1;
-- no scores, NaN and infinities are refused with a ValueError: a metric of them would be an accident.
+- an empty list, NaN and infinities raise a ValueError: a metric of them would mean nothing.
 
 Metrics of answers, which may be correct or wrong, are in `training.metrics.selective`.
 """
@@ -23,6 +23,8 @@ METRICS = ("fpr_at_95_tpr", "detection_error", "auroc", "aupr_in", "aupr_out")
 
 
 class Threshold(NamedTuple):
+    """δ, and its detection error."""
+
     value: float
     detection_error: float
 
@@ -31,8 +33,8 @@ class Threshold(NamedTuple):
 class DetectionMetrics:
     """The paper's five metrics, in-distribution positive, and FPR at 95 % TPR with the other polarity."""
 
-    fpr_at_95_tpr: float  # share of the outside images that pass where 95 % of the inside ones do
-    fpr_at_95_tpr_out_positive: float  # share of the inside images refused where 95 % of the outside ones are
+    fpr_at_95_tpr: float  # share of OOD images accepted where 95 % of in-distribution ones are
+    fpr_at_95_tpr_out_positive: float  # share of in-distribution images refused where 95 % of OOD ones are
     detection_error: float
     auroc: float
     aupr_in: float
@@ -55,7 +57,7 @@ def detection_metrics(accept: ArrayLike, refuse: ArrayLike) -> DetectionMetrics:
 def detection_error(accept: ArrayLike, refuse: ArrayLike) -> Threshold:
     """min over δ of ½·P_accept(s ≤ δ) + ½·P_refuse(s > δ), and the δ that reaches it, midway between two scores.
 
-    Of several equally good thresholds the lowest is taken, which refuses the fewest inputs.
+    If several thresholds are equally good, the lowest is taken: it refuses the fewest inputs.
     """
     positive, negative = sorted_scores(accept, "accept"), sorted_scores(refuse, "refuse")
     values = np.unique(np.concatenate([positive, negative]))
@@ -84,7 +86,7 @@ def thresholds_between(values: Floats) -> Floats:
     """Every way to cut sorted distinct scores: below all, midway between neighbours, above all."""
     low, high = values[:-1], values[1:]
     middle = low / 2 + high / 2  # halves first: the sum of two huge scores would overflow
-    # Between neighbouring floats there is no number: the lower one cuts there, since a score equal to δ is refused.
+    # There is no number between neighbouring floats: δ is the lower one then, since a score equal to δ is refused.
     middle = np.where((middle > low) & (middle < high), middle, low)
     below = min(values[0] - 1, np.nextafter(values[0], -np.inf))  # from 2⁵³ on, minus 1 changes nothing
     return np.concatenate([[below], middle, [max(values[-1] + 1, values[-1])]])
@@ -93,8 +95,8 @@ def thresholds_between(values: Floats) -> Floats:
 def auroc(accept: ArrayLike, refuse: ArrayLike) -> float:
     """Probability that an input to accept scores above one to refuse; a tie counts one half.
 
-    Counted in pairs: equal to scikit-learn's roc_auc_score, and without its checks of every call, which would take most
-    of the time of a bootstrap.
+    Counted in pairs. The result equals scikit-learn's roc_auc_score, whose checks of every call would take most of the
+    time of a bootstrap.
     """
     positive, negative = sorted_scores(accept, "accept"), sorted_scores(refuse, "refuse")
     below = np.searchsorted(negative, positive, side="left")
@@ -105,7 +107,7 @@ def auroc(accept: ArrayLike, refuse: ArrayLike) -> float:
 def aupr_in(accept: ArrayLike, refuse: ArrayLike) -> float:
     """Average precision with the inputs to accept as positives: Σ (R_k − R_k−1)·P_k over the distinct scores.
 
-    The sum takes equal scores in one step; a trapezoid would draw a line between two steps that no δ reaches.
+    Equal scores are one step of the sum; a trapezoid would interpolate between steps, where no δ lies.
     """
     from sklearn.metrics import average_precision_score
 
@@ -121,7 +123,7 @@ def aupr_out(accept: ArrayLike, refuse: ArrayLike) -> float:
 def fpr_at_tpr(accept: ArrayLike, refuse: ArrayLike, tpr: float = 0.95) -> float:
     """The least share of the inputs to refuse that passes any δ which keeps `tpr` of the inputs to accept.
 
-    Such a δ lies just below the lowest score that must be kept: what scores as high or higher passes.
+    Such a δ lies just below the lowest score that must be kept: inputs with this score or a higher one pass.
     """
     values, kept = _kept_from(accept)
     lowest_kept = values[kept >= tpr - 1e-12][-1]
@@ -168,7 +170,7 @@ def resampled_interval(
 
 
 def _kept_from(accept: ArrayLike) -> tuple[Floats, Floats]:
-    """Distinct scores, rising, and the share of all scores at or above each: what a δ just below it keeps."""
+    """Distinct scores, ascending, and the share of all scores at or above each: what a δ just below it keeps."""
     positive = sorted_scores(accept, "accept")
     values, firsts = np.unique(positive, return_index=True)
     return values, 1 - firsts / len(positive)
@@ -179,7 +181,7 @@ def _truth(positive: int, negative: int) -> NDArray[np.int64]:
 
 
 def sorted_scores(scores: ArrayLike, name: str) -> Floats:
-    """Rising; `name` says in an error message what the scores are for."""
+    """In ascending order; `name` tells in an error message what the scores are for."""
     array = np.sort(np.asarray(scores, dtype=np.float64).ravel())
     if not len(array):
         raise ValueError(f"no scores to {name}: expected at least one")

@@ -37,9 +37,10 @@ def upper_bound(k: int, n: int, alpha: float) -> float:
 
 
 def detection_intervals(accept: ArrayLike, refuse: ArrayLike, n: int = RESAMPLES, seed: int = SEED) -> Intervals:
-    """The 95 % percentile interval of each metric of `DetectionMetrics`, inside and outside images drawn apart.
+    """The 95 % percentile interval of each metric of `DetectionMetrics`.
 
-    Equal to `bootstrap_interval` of each metric on the sorted scores, which draws the same images.
+    In-distribution and OOD images are resampled separately. The result equals `bootstrap_interval` of each metric on
+    the sorted scores, which draws the same images.
     """
     ranked = _Ranked(sorted_scores(accept, "accept"), sorted_scores(refuse, "refuse"))
     accepted, refused = np.arange(ranked.n_accept), np.arange(ranked.n_refuse)
@@ -49,7 +50,7 @@ def detection_intervals(accept: ArrayLike, refuse: ArrayLike, n: int = RESAMPLES
 
 
 class _Ranked:
-    """Where each score stands among its own kind and among the others; sorted scores are known by their position."""
+    """The rank of each score among its own kind and among the others; scores are sorted and known by their position."""
 
     def __init__(self, accept: Floats, refuse: Floats) -> None:
         self.n_accept, self.n_refuse = len(accept), len(refuse)
@@ -63,9 +64,9 @@ class _Ranked:
         """The metrics in the order of `DetectionMetrics`, of the scores at the drawn positions."""
         n, m = self.n_accept, self.n_refuse
         accept, refuse = np.bincount(drawn_accept, minlength=n), np.bincount(drawn_refuse, minlength=m)
-        before, refused_before = _running(accept), _running(refuse)  # [i]: drawn scores that stand before position i
+        before, refused_before = _running(accept), _running(refuse)  # [i]: drawn scores before position i
         below = refused_before[self.refuse_below]
-        passing = m - below  # of those to refuse, by a δ just below each score to accept
+        passing = m - below  # of those to refuse, for a δ just below each score to accept
         # δ just below the highest score to accept that still keeps enough of them; as many as fpr_at_tpr asks for
         keeping = np.searchsorted(before, n - _at_least(tpr, n), side="right") - 1
         catching = np.searchsorted(refused_before[1:], _at_least(tpr, m), side="left")

@@ -1,8 +1,8 @@
-"""Selective prediction: how wrong the answers are that a gate lets pass.
+"""Selective prediction: how many of the answers that pass a gate are wrong.
 
 Coverage is the share of answers accepted, risk the share of wrong ones among them. A gate accepts the answers whose
-score is above δ, so equal scores pass or fall together; where a metric must rank them one after the other (AURC), their
-order is taken as random and the expectation is returned.
+score is above δ, so equal scores are accepted or refused together. Where a metric must rank them (AURC), their order is
+taken as random and the expectation is returned.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def aurc(score: ArrayLike, right: ArrayLike) -> float:
 def expected_calibration_error(probability: ArrayLike, right: ArrayLike, bins: int = 15) -> float:
     """Σ over equal-width bins of (share of images in it) · |accuracy − mean probability| (Guo et al. 2017).
 
-    `probability` is the one of the answered class; bin b holds (b/bins, (b+1)/bins], and the first one also 0.
+    `probability` is that of the predicted class; bin b holds (b/bins, (b+1)/bins], and the first one also 0.
     """
     values, correct = _checked(probability, right)
     if values.min() < 0 or values.max() > 1:

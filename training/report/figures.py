@@ -1,4 +1,4 @@
-"""The pictures of a report, each a matplotlib figure made from gathered scores."""
+"""The pictures of a report: matplotlib figures of the gathered scores."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ BINS = 10
 
 
 def histograms(data: ReportData) -> Figure:
-    """The paper's first figure: how the score of known and of unknown images is spread."""
+    """The paper's first figure: the distribution of the score for known and for unknown images."""
     figure, axes = new_figure(len(data.highlighted), height=4.4)
     for one, view in zip(axes, data.highlighted, strict=True):
         edges = np.linspace(0, 1, 41)
@@ -61,7 +61,7 @@ def detection_errors(data: ReportData) -> Figure:
 
 
 def error_curve(view: ScoreView, accept: Floats, refuse: Floats) -> tuple[Floats, Floats]:
-    """½·P_accept(s ≤ δ) + ½·P_refuse(s > δ) at δ evenly spread as it is shown."""
+    """½·P_accept(s ≤ δ) + ½·P_refuse(s > δ) at δ evenly spaced on the scale that is shown."""
     inside, outside = np.sort(view.shown(accept)), np.sort(view.shown(refuse))
     deltas = np.linspace(0, 1, CURVE_POINTS)
     missed = np.searchsorted(inside, deltas, side="right") / len(inside)
@@ -70,7 +70,7 @@ def error_curve(view: ScoreView, accept: Floats, refuse: Floats) -> tuple[Floats
 
 
 def roc_curves(data: ReportData) -> Figure:
-    """For each set: how many known images pass against how many unknown ones slip through."""
+    """For each set: the share of known images that pass against the share of unknown ones."""
     figure, axes = new_figure(len(data.highlighted), height=4.4, share_y=True)
     for one, view in zip(axes, data.highlighted, strict=True):
         for (name, ood), colour in zip(view.ood.items(), _colours(), strict=False):
@@ -137,7 +137,7 @@ def risk_coverage(data: ReportData) -> Figure:
 
 
 def calibration_diagram(data: ReportData) -> Figure:
-    """How often answers are right, against what was promised."""
+    """The share of correct answers, against the promised probability."""
     figure, axes = new_figure(2 if "confidence" in data.scores else 1, height=4.2)
     right = data.default.right
     promised = [("Largest probability", data.probabilities.max(axis=1), IN_DISTRIBUTION)]
@@ -159,7 +159,7 @@ def calibration_diagram(data: ReportData) -> Figure:
 
 
 def binned(promised: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """Bins of equal width that hold an image: centre, share of right answers, number of images."""
+    """Non-empty bins of equal width: centre, share of correct answers, number of images."""
     place = np.clip(np.ceil(promised * BINS).astype(int) - 1, 0, BINS - 1)
     counts = np.bincount(place, minlength=BINS)
     used = counts > 0
@@ -177,7 +177,7 @@ def _mark_thresholds(axes: Axes, view: ScoreView) -> None:
 
 
 def _colours() -> tuple[str, ...]:
-    return SERIES * 3  # more sets than colours: they repeat rather than vanish
+    return SERIES * 3  # with more sets than colours, colours repeat
 
 
 PICTURES: dict[str, Callable[[ReportData], Figure]] = {

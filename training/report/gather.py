@@ -1,7 +1,7 @@
-"""What the report shows, measured once: scores of test images, where the gate stands, and which score separates best.
+"""The data of a report, measured once: scores of test images, thresholds, and which score separates best.
 
-The best score is chosen on calibration images, by the same rule as `calibrate` recommends one; everything that is then
-shown of it is measured on test images.
+The best score is chosen on calibration images, by the rule that `calibrate` uses to recommend one. Everything that the
+report shows about it is measured on test images.
 """
 
 from dataclasses import dataclass
@@ -37,14 +37,14 @@ SCORE_TITLES: dict[ScoreName, str] = {
 
 @dataclass(frozen=True)
 class ScoreView:
-    """One score of all test images, on its unbounded scale, with the thresholds calibration gave it."""
+    """One score of all test images, on its unbounded scale, with the thresholds from calibration."""
 
     name: ScoreName
     in_distribution: Floats
     right: NDArray[np.bool_]
     ood: dict[str, Floats]  # by set; all_images is not repeated beside its parts
     misclassified_threshold: float | None  # δ, chosen on the model's own calibration images
-    ood_threshold: float  # δ, chosen on calibration images of the other sets
+    ood_threshold: float  # δ, chosen on calibration images of the OOD sets
     location: float = 0.0
     scale: float = 1.0
 
@@ -63,6 +63,8 @@ class ScoreView:
 
 @dataclass(frozen=True)
 class ReportData:
+    """Everything that the pictures and the page are made from."""
+
     manifest: Manifest
     dataset: str
     network: str
@@ -82,12 +84,12 @@ class ReportData:
 
     @property
     def best(self) -> ScoreView:
-        """What separates images of something else best, on calibration images."""
+        """The score that separates OOD images best, on calibration images."""
         return self.scores[self.best_for["ood"].score]
 
     @property
     def highlighted(self) -> tuple[ScoreView, ...]:
-        """The default score and, where it is another one, the best."""
+        """The default score and, if it is another one, the best."""
         return (self.default,) if self.best is self.default else (self.default, self.best)
 
     @property
@@ -108,7 +110,7 @@ def gather(
     preprocessed: bool = True,
     progress: Progress = silent,
 ) -> ReportData:
-    """Scores all test and calibration images of a bundle, or takes them from an earlier evaluation in `out`."""
+    """Scores all test and calibration images of a bundle, or reads the scores that an earlier run kept in `out`."""
     bundle = load_bundle(folder)
     in_distribution = in_distribution_of(bundle, data_root, run, limit)
     if in_distribution.dataset in ood:
@@ -173,7 +175,7 @@ def _best_for(
 
 
 def _display(bundle: Bundle, name: ScoreName, held_in: Floats) -> tuple[float, float]:
-    """How an endless score is shown: as the bundle says, or as calibration would say it."""
+    """How an unbounded score is shown: as the bundle says, or as calibration would choose."""
     if name not in RELATIVE_SCORES:
         return 0.0, 1.0
     stored = bundle.manifest.scores.get(name)
@@ -182,7 +184,7 @@ def _display(bundle: Bundle, name: ScoreName, held_in: Floats) -> tuple[float, f
 
 
 def _misclassified(bundle: Bundle, name: ScoreName, held_in: Floats, right: NDArray[np.bool_]) -> float | None:
-    """The bundle's own threshold where it has one, else what calibration would choose."""
+    """The bundle's own threshold if it has one, else what calibration would choose."""
     stored = bundle.manifest.scores.get(name)
     if stored is not None and "misclassified" in stored.policies:
         return stored.policies["misclassified"].threshold

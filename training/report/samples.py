@@ -1,4 +1,4 @@
-"""Pictures of pictures: the images a model trusts itself most and least on."""
+"""Strips of sample images: those with the highest and the lowest scores."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -13,7 +13,7 @@ ACROSS = 10
 
 
 def own_samples(data: ReportData) -> Figure:
-    """Of the model's own test images: ten of the highest and ten of the lowest score, with answer and truth."""
+    """In-distribution test images: the ten of highest and the ten of lowest score, with answer and truth."""
     view = data.default
     order = np.argsort(view.in_distribution, kind="stable")
     rows = [("most trusted", order[::-1][:ACROSS]), ("least trusted", order[:ACROSS])]
@@ -32,7 +32,7 @@ def own_samples(data: ReportData) -> Figure:
 
 
 def other_samples(data: ReportData) -> Figure:
-    """Of each other set: the images with the highest score, which are the ones the gate is most likely to miss."""
+    """For each OOD set: the images of highest score, which the gate is most likely to miss."""
     view = data.default
     strips = []
     for name, values in view.ood.items():

@@ -1,4 +1,4 @@
-"""One look for all pictures: what is in-distribution is blue, what is not is orange, mistakes are violet."""
+"""One style for all pictures: in-distribution is blue, OOD is orange, mistakes are violet."""
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -36,8 +36,9 @@ def plain(axes: Axes) -> None:
 
 
 def label(axes: Axes, title: str, x: str, y: str, legend: bool = True) -> None:
+    """Title, axis labels and legend."""
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    if legend:  # below the picture: inside, it would lie on a curve sooner or later
+    if legend:  # below the picture: within it, it would cover a curve
         axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)

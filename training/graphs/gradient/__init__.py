@@ -2,9 +2,9 @@
 
     perturbed = add_input_preprocessing(onnx.load("model.onnx"))
 
-x̃ = x − ε·sign(∇ₓ −log σ(z)) pushes the normalised image x towards a higher confidence before it is scored once more
+x̃ = x − ε·sign(∇ₓ −log σ(z)) perturbs the normalised image x towards a higher confidence before it is scored again
 (DeVries & Taylor 2018, section 3.1; ODIN, Liang et al. 2018, for a classifier without a confidence branch). ONNX
-Runtime cannot differentiate, so the gradient is written out as ordinary nodes: `walk` goes back over the forward nodes;
+Runtime cannot differentiate, so the gradient consists of ordinary nodes: `walk` goes back over the forward nodes;
 the modules `*_rules` know each operator's derivative; `builder` holds the graph.
 """
 

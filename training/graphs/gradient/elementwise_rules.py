@@ -56,7 +56,7 @@ def _hard_sigmoid(step: Step) -> str:
 
 @derivative("HardSwish")
 def _hard_swish(step: Step) -> str:
-    """x/3 + ½ for |x| < 3, outside 0 or 1."""
+    """x/3 + ½ for |x| < 3; 0 below and 1 above."""
     graph = step.graph
     inside = graph.op("Less", graph.op("Abs", step.x), 3.0)
     ramp = graph.op("Add", graph.op("Mul", step.x, 1 / 3), 0.5)
@@ -124,7 +124,7 @@ def _cast(step: Step) -> dict[int, str]:
 
 
 def _broadcast(step: Step, gradients: dict[int, Callable[[], str]]) -> dict[int, str]:
-    """Computes only what is wanted, and adds up over the axes along which an operand was repeated."""
+    """Computes the wanted gradients and sums over the axes along which an operand was repeated."""
     shape: Shape = step.graph.shape(step.y)
     return {
         index: step.graph.sum_to(gradient(), shape, step.node.input[index])

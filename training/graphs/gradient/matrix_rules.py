@@ -8,7 +8,7 @@ from training.graphs.gradient.rules import Step, rule
 
 @rule("Gemm")
 def _gemm(step: Step) -> dict[int, str]:
-    """Y = α·A'·B' + β·C, where a dash stands for "transposed, if so asked"."""
+    """Y = α·A'·B' + β·C, where a dash stands for "transposed, if its attribute says so"."""
     graph, g = step.graph, step.gradient
     a, b = step.node.input[:2]
     trans_a, trans_b = int(step.attribute("transA", 0)), int(step.attribute("transB", 0))

@@ -51,6 +51,7 @@ class Step:
         return len(self.node.input) > index and self.node.input[index] != ""
 
     def static_sizes(self, name: str, axes: Sequence[int]) -> list[int]:
+        """Sizes along `axes`; a size that is not fixed has no rule."""
         shape = self.graph.shape(name)
         sizes = [size for axis in axes if (size := shape[axis]) is not None]
         if len(sizes) < len(axes):
@@ -72,6 +73,8 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*op_types: str) -> Callable[[Rule], Rule]:
+    """Registers a rule for these operators."""
+
     def register(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(op_types, function))
         return function
@@ -96,7 +99,7 @@ def mask(graph: GraphBuilder, *conditions: str) -> str:
 
 
 def scatter(graph: GraphBuilder, gradient: str, places: str, *, like: str, reduction: str = "none") -> str:
-    """Zeros of the shape of `like`, but for `gradient` at `places`, which count the elements row by row."""
+    """Zeros of the shape of `like` with `gradient` at `places`, which are flat indices in row-major order."""
     zeros = graph.op("ConstantOfShape", graph.op("Shape", like))
     flat = [graph.op("Reshape", value, [-1]) for value in (zeros, places, gradient)]
     return graph.reshape_like(graph.op("ScatterElements", *flat, axis=0, reduction=reduction), like)

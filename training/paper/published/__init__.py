@@ -1,4 +1,4 @@
-"""The values the paper published, as data: one CSV file a table, and source.toml that says where they come from."""
+"""The values the paper published, as data: one CSV file for each table, and source.toml with their source."""
 
 import csv
 import tomllib
@@ -48,7 +48,7 @@ def published_errors() -> dict[tuple[str, str, str], float]:
 
 
 def published_value(network: str, in_distribution: str, ood: str, method: str, metric: str) -> float | None:
-    """One value wherever the paper has it; None where it has none."""
+    """One value from any of the paper's tables; None if it has none."""
     wanted = (network, in_distribution, ood, method)
     for table in (*DETECTION_TABLES, "3"):
         for row in published_rows(table):
@@ -69,6 +69,7 @@ def published_trainings() -> int:
 
 
 def citation() -> str:
+    """Authors, title, year and identifier of the paper."""
     source = _source()
     return f"{source['authors']}, {source['title']}, {source['year']}, {source['identifier']}"
 

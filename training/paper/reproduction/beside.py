@@ -1,7 +1,5 @@
-"""Our figures beside the published ones: the table a reproduction ends in."""
+"""Our figures beside the published ones: the result of a reproduction."""
 
-import csv
-import io
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,16 +138,8 @@ def records_of(compared: list[Compared]) -> list[dict[str, Any]]:
     ]
 
 
-def as_csv(records: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
-
-
 def notes_for(experiment: Experiment, used: dict[str, str], seeds: int) -> list[str]:
-    """What makes our figures differ from the paper's before any training does."""
+    """Differences from the paper's experiments, which a reader must know."""
     notes = [f"Ours: {seeds} training{'s' if seeds > 1 else ''} of each network; the paper: 5."]
     if experiment.scale == "compact" and experiment.table == BUDGET_SWEEP:
         notes.append("--scale compact: a smaller network and fewer epochs than any in the paper.")

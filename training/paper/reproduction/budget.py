@@ -1,4 +1,4 @@
-"""The sweep over the budget β: what it does to detection, and to where the best threshold lies."""
+"""The sweep over the budget β: its effect on detection and on the best threshold."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ PAPERS_BUDGET, PAPERS_THRESHOLD = 0.3, 0.5  # section 4.2.3: β = 0.3 puts the b
 
 
 def budget_records(groups: dict[float, Group], ood: str) -> list[dict[str, Any]]:
-    """One row a budget: shares as fractions, thresholds as the service shows them."""
+    """One row for each budget: shares as fractions, thresholds as the service shows them."""
     records = []
     for budget, group in groups.items():
         measured = group.rows("confidence", ood)
@@ -52,7 +52,7 @@ def budget_table(records: list[dict[str, Any]]) -> TextTable:
 
 
 def budget_figure(records: list[dict[str, Any]]) -> Figure:
-    """AUROC against β, and the best threshold against β with what the paper aimed at."""
+    """AUROC against β, and the best threshold against β with the paper's aim."""
     figure, (left, right) = new_figure(2)
     budgets = [record["budget"] for record in records]
     for axes, names, colours in (

@@ -37,7 +37,7 @@ class Training:
     recipe: str
     seed: int
     changes: tuple[str, ...] = ()
-    label: str = ""  # what tells it from another training of the same recipe
+    label: str = ""  # distinguishes it from another training of the same recipe
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class Training:
 class Cell:
     """One network on one set, over all seeds: a block of rows of the table."""
 
-    network: str  # by its published name; the one that compact stands beside
+    network: str  # by its published name; for compact, the one it is compared with
     in_distribution: str
     branch: tuple[Training, ...]
     baseline: tuple[Training, ...]
@@ -60,6 +60,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Experiment:
+    """All trainings and OOD sets of one table."""
+
     table: str
     scale: Scale
     cells: tuple[Cell, ...]
@@ -74,7 +76,7 @@ class Experiment:
 def plan_experiment(
     table: str, seeds: int, scale: Scale = "paper", variant: Variant = "text", changes: tuple[str, ...] = ()
 ) -> Experiment:
-    """All cells of a table; `changes` are made to every recipe, for small tries."""
+    """All cells of a table; `changes` are made to every recipe, for small trials."""
     if table not in EXPERIMENTS:
         raise RecipeError(f"table '{table}' is unknown, expected one of {', '.join(EXPERIMENTS)}.")
     if table == BUDGET_SWEEP:
@@ -104,7 +106,7 @@ def _cell(
 def _budget_cell(budget: float, seeds: int, scale: Scale, variant: Variant, changes: tuple[str, ...]) -> Cell:
     recipe = _recipe(BUDGET_NETWORK, "cifar10", scale, variant)
     usual = load_recipe(recipe, list(changes)).confidence.budget
-    # The recipe's own budget is the training that the other tables use: it is not done twice.
+    # The training with the recipe's own budget is shared with the other tables.
     own, label = ((), "") if budget == usual else ((f"confidence.budget={budget:g}",), f"-budget{budget:g}")
     trainings = tuple(Training(recipe, seed, (*changes, *own), label) for seed in range(seeds))
     return Cell(BUDGET_NETWORK, "cifar10", trainings, (), budget)
@@ -122,7 +124,7 @@ def sets_here(experiment: Experiment, root: Path) -> dict[str, str]:
 
 
 def check_data(experiment: Experiment, root: Path) -> None:
-    """Refuses before days of training what the evaluation would miss in the end."""
+    """Checks, before days of training, that all data for the evaluation is present."""
     needed = {training.load().data.dataset for training in experiment.trainings}
     for name in sets_here(experiment, root).values():
         if name == ALL:

@@ -32,7 +32,7 @@ from training.paper.results.gather import Result
 
 NOT_YET = "Not measured yet."
 _PAPERS = f"VGG13, paper (n = {published_trainings()})"
-# The methods of the one table that leaves none out, in the order they are best compared.
+# The methods of the tables of separation, in the order of comparison.
 SHOWN = (
     *("baseline", "odin", "confidence", "confidence_preprocessed", "branch_energy", "baseline_energy"),
     *("branch_typicality", "branch_max_softmax"),
@@ -40,7 +40,7 @@ SHOWN = (
 
 
 def blocks_of(results: list[Result]) -> dict[str, str]:
-    """By the name the page's markers have."""
+    """By the name in the page's markers."""
     own = [result for result in results if not result.of_sweep]
     return {
         "trainings": _joined([_trainings(own), _made_with(results)] if own else []),
@@ -131,7 +131,7 @@ def _n(result: Result) -> int:
 
 
 def _beside_paper(result: Result) -> list[str]:
-    """Two rows a set: ours, and what the paper has for the network that ours stands beside."""
+    """Two rows for each set: ours, and the paper's for the network that ours is compared with."""
     group = result.group
     measured = {one.name for one in result.evaluation.outside}
     parts = []
@@ -153,7 +153,7 @@ def _beside_paper(result: Result) -> list[str]:
 
 
 def _published_sets(in_distribution: str, pair: tuple[str, str]) -> list[str]:
-    """Where the paper has both methods for this network, in the order of its tables."""
+    """The sets for which the paper has both methods for this network, in the order of its tables."""
     rows = (row for table in ("4", "5", "2") for row in published_rows(table))
     own = (
         row
@@ -187,7 +187,7 @@ def _thresholds(result: Result) -> list[str]:
 
 
 def _papers_thresholds(result: Result) -> list[str]:
-    """All Images beside the paper's Table 3, which it has for CIFAR-10 alone."""
+    """All Images beside the paper's Table 3, which has CIFAR-10 only."""
     in_distribution = result.group.inside
     rows = []
     for method in PAPER_PAIRS[0]:
@@ -206,7 +206,7 @@ def _papers_thresholds(result: Result) -> list[str]:
 
 
 def _budgets(results: list[Result]) -> list[str]:
-    """A table for each recipe that more than one β was trained with."""
+    """A table for each recipe that was trained with more than one β."""
     parts = []
     for name in dict.fromkeys(result.name for result in results):
         found = {
