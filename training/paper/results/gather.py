@@ -1,4 +1,4 @@
-"""The committed evaluations, one file for each training: NAME-seedN.json, or NAME-budgetB-seedN.json of the sweep over β."""
+"""The committed evaluations, one for each training: NAME-seedN.json, or NAME-budgetB-seedN.json of the sweep over β."""
 
 import json
 import re
