@@ -14,7 +14,7 @@ def write_card(manifest: Manifest, dataset: str, what: str, how: str, epsilon_ho
         "",
         "All figures are measured on the exported ONNX graph run by ONNX Runtime on the CPU.",
         "",
-        "## On in-distribution images",
+        "## On its own kind of images",
         "",
         *_in_distribution(manifest, f"{dataset} test"),
         "",
@@ -46,9 +46,9 @@ def write_card(manifest: Manifest, dataset: str, what: str, how: str, epsilon_ho
         "production mean that the traffic differs from them.",
         *_typicality_line(manifest),
         *_promise_line(manifest),
-        "- An out-of-distribution image that looks like one of the classes may be accepted: the figures above say how "
-        "often this happened on the sets named, and say nothing about other sets.",
-        "- Not intended for safety-critical decisions.",
+        "- An image of something else that looks like one of the classes may be accepted: the figures above say how "
+        "often this happened on the sets named, and say nothing of other sets.",
+        "- Not made for safety-critical decisions.",
         "",
         "## How it was made",
         "",
@@ -62,7 +62,7 @@ def _typicality_line(manifest: Manifest) -> Iterable[str]:
     reference = manifest.scores["typicality"].typicality if "typicality" in manifest.scores else None
     if reference is not None:
         yield (
-            f"- `typicality` is a p-value: the share of {reference.n:,} correctly classified calibration images that "
+            f"- `typicality` is a p-value: the share of {reference.n:,} rightly classified calibration images that "
             f"look at least as unusual ({' or '.join(reference.components)} as low). It cannot fall below "
             f"{0.5 / (reference.n + 1):.1g}."
         )
@@ -71,8 +71,8 @@ def _typicality_line(manifest: Manifest) -> Iterable[str]:
 def _promise_line(manifest: Manifest) -> Iterable[str]:
     if any("risk" in score.policies for score in manifest.scores.values()):
         yield (
-            "- What policy `risk` promises holds for images drawn like the calibration images, and for no others: "
-            "not for out-of-distribution images, nor after the traffic has changed."
+            "- What policy `risk` promises holds for images drawn as the calibration images were, and for no others: "
+            "not for images of something else, nor after the traffic has changed."
         )
 
 
@@ -94,7 +94,7 @@ def _epsilon_sentence(manifest: Manifest, how: str) -> str:
     score = manifest.preprocessed_score
     if score is None:
         return ""
-    return f" `{score}` perturbs the normalised image by ε = {manifest.scores[score].epsilon:g} first; {how}."
+    return f" `{score}` moves the normalised image by ε = {manifest.scores[score].epsilon:g} first; {how}."
 
 
 def _in_distribution(manifest: Manifest, data: str) -> Iterable[str]:
@@ -118,7 +118,7 @@ def _out_of_distribution(manifest: Manifest, dataset: str) -> Iterable[str]:
     sets = ood_sets_of(manifest, dataset)
     if not sets:
         return
-    yield "## On out-of-distribution images"
+    yield "## On images of something else"
     yield ""
     yield "| images | score | AUROC | FPR at 95 % TPR | refused, by policy |"
     yield "|---|---|---|---|---|"

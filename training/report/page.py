@@ -43,12 +43,12 @@ def _cards(data: ReportData) -> str:
         (f"{view.right.mean():.1%}", f"of answers are right when everything is answered (n = {len(view.right):,})"),
         (
             f"{1 - kept.mean():.1%}",
-            f"of known images are refused by the gate (n = {len(kept):,})",
+            f"of its own kind of images are refused by the gate (n = {len(kept):,})",
         ),
         (accepted, f"of the answers that pass the gate are right (n = {int(kept.sum()):,})"),
         (
             f"{np.mean(view.all_ood <= threshold):.1%}",
-            f"of unknown images are refused (n = {len(view.all_ood):,}, {len(view.ood)} sets)",
+            f"of images of something else are refused (n = {len(view.all_ood):,}, {len(view.ood)} sets)",
         ),
     ]
     return (
@@ -129,8 +129,8 @@ def _sets_table(data: ReportData) -> str:
         refused = np.mean(values <= data.default_threshold)
         rows.append(f"<tr><td>{escape(title_of(name))} (n = {len(values):,})<td>{refused:.1%}{cells}</tr>")
     return (
-        "<section><h2>Set by set</h2><p>Images this model was not made for: what the gate refuses of them as it ships, "
-        "and how well each score separates them.</p><table><tr><th>unknown images"
+        "<section><h2>Set by set</h2><p>Images this model was never meant for. What the gate as it ships refuses of "
+        "them, and how well they can be told apart at all.</p><table><tr><th>images of something else"
         f"<th>refused ↑{heads}</tr>{''.join(rows)}</table></section>"
     )
 
@@ -150,13 +150,13 @@ def _sections(data: ReportData) -> list[tuple[str, str, str]]:
             "histograms",
             "Known and unknown images",
             "Each image gets a score between 0 (no trust) and 1 (full trust). The further the blue hill lies from the "
-            "orange one, the easier it is to separate them. What lies at or left of a dashed line is refused.",
+            "orange one, the easier it is to tell them apart. What lies at or left of a dashed line is refused.",
         ),
         (
             "detection-error",
             "Where to put the threshold",
             "The detection error is the mean of two mistakes: known images refused and unknown images let in. Each "
-            "curve's lowest point is its best threshold. The orange curve needs unknown images; the violet "
+            "curve's lowest point is its best threshold. The orange curve needs images of something else; the violet "
             "one needs only the model's own mistakes. Where its line lies to the right of the orange one, the gate "
             "that was set without such images is the more careful one.",
         ),
@@ -208,9 +208,9 @@ def _section(data: ReportData, pictures: dict[str, bytes], picture: str, heading
 
 def _words() -> str:
     entries = {
-        "known image": "an image like those the model was trained on (in-distribution); here from its test set",
-        "unknown image": "any other image (out-of-distribution)",
-        "score": "how far the model can be trusted on an image; higher is better",
+        "known image": "one of the kind the model was trained on (in-distribution); here from its test set",
+        "unknown image": "one of something else (out-of-distribution)",
+        "score": "how much the model is to be trusted on an image; higher is better",
         "threshold δ": "an image is refused when its score is at or below it",
         "AUROC": "the chance that a known image scores above an unknown one: 50 % is guessing, 100 % is perfect",
         "FPR at 95 % TPR": "unknown images that slip through when the gate lets 95 % of the known ones pass",

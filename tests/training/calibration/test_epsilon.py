@@ -45,7 +45,7 @@ def test_chosen_epsilon_has_the_least_detection_error_of_the_grid(branch, images
 
 
 @pytest.mark.parametrize("branch", [True, False])
-def test_epsilon_chosen_on_outside_images_has_the_least_detection_error(branch, images):
+def test_epsilon_chosen_on_ood_images_has_the_least_detection_error(branch, images):
     """No ε of the grid separates the images from those of two other sets together better than the chosen one."""
     network = network_with(branch)
     perturbed = perturbed_graph(export_network(network, MEAN, STD, 16))

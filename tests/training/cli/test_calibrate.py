@@ -28,7 +28,7 @@ def photographs(count, seed):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """models/colours/1 without the newer scores, labelled photos, unlabelled traffic, and a set of something else."""
+    """models/colours/1 without the newer scores, labelled photos, unlabelled traffic, and an OOD set."""
     folder = tmp_path_factory.mktemp("calibrate")
     make_bundle(folder / "models")
     images, labels = photographs(900, 0)
@@ -47,7 +47,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture
 def confgate_train(monkeypatch, capsys):
-    """The command in this process: importing torch anew for each call would take longer than all else."""
+    """The command in this process: starting one for each call would take longer than the tests."""
 
     def run(*arguments, code=0):
         monkeypatch.setattr(sys, "argv", ["confgate-train", *map(str, arguments)])

@@ -136,7 +136,7 @@ def test_intervals_are_those_of_resampled_scores(earlier, reproduced):
 
 
 def test_nothing_is_tuned_on_test_images(reproduced, tmp_path):
-    """Other test images, inside and outside, leave every ε and both calibrated thresholds as they were."""
+    """Other test images, in-distribution and OOD, leave every ε and both calibrated thresholds as they were."""
     bundle = load_bundle(reproduced.bundle(BRANCH))
     inside = in_distribution_of(bundle, reproduced.data, reproduced.run(BRANCH), LIMIT)
     (outside,) = load_sets(["gaussian"], reproduced.data, SIZE, LIMIT)

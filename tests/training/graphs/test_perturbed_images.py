@@ -205,7 +205,7 @@ def test_a_graph_that_cannot_be_cut_runs_whole(
 
 
 def test_what_is_no_graph_is_refused_as_by_the_service(reproduced, tmp_path):
-    """A perturbed graph that nobody can open is told by the name of its file."""
+    """The error for a perturbed graph that cannot be opened names its file."""
     bundle = with_perturbed_graph(load_bundle(reproduced.bundle(BRANCH)), b"not a graph", tmp_path)
     with pytest.raises(BundleError, match=r"perturbed\.onnx"):
         opened(bundle)

@@ -94,7 +94,7 @@ def test_constant_scores_tell_nothing():
 
 
 def test_one_sample_on_each_side():
-    """A single pair is told apart wholly, or the wrong way round."""
+    """A single pair is separated completely, or in the wrong order."""
     assert detection_metrics([1.0], [0.0]) == DetectionMetrics(0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
     assert detection_metrics([0.0], [1.0]) == DetectionMetrics(1.0, 1.0, 0.5, 0.0, 0.5, 0.5)
 
@@ -120,7 +120,7 @@ def test_cuts_separate_what_they_are_between(values):
 
 
 def test_the_two_polarities_differ():
-    """Keeping 19 of 20 inside scores lets half the outside ones pass; catching these loses two of the 20."""
+    """Keeping 19 of 20 in-distribution scores lets half the OOD ones pass; catching these loses two of the 20."""
     inside, outside = [*range(1, 20), -5], [-1] * 10 + [1] * 10
     assert fpr_at_tpr(inside, outside) == pytest.approx(0.5)
     assert fpr_at_tpr_out_positive(inside, outside) == pytest.approx(2 / 20)
