@@ -14,7 +14,7 @@ ANY = Score(
 
 
 def calibrated(inside_gap, outside_gap, n=400):
-    """Two classes; max_softmax and confidence separate right from wrong and in-distribution from OOD by the given gaps."""
+    """Two classes; both scores separate right from wrong and in-distribution from OOD by the given gaps."""
     random = np.random.default_rng(0)
     right = random.random(n) < 0.7
 
