@@ -13,13 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from service.model.scores import Floats
-from training.metrics.detection import (
-    coverage_at_risk,
-    detection_metrics,
-    expected_calibration_error,
-    risk_at_coverage,
-    selective_metrics,
-)
+from training.metrics.detection import detection_metrics
+from training.metrics.selective import aurc, expected_calibration_error
 
 INSIDE, OUTSIDE = 10_000, 50_000
 GOAL = 0.5  # seconds
@@ -27,9 +22,7 @@ GOAL = 0.5  # seconds
 
 def all_metrics(inside: Floats, outside: Floats, right: npt.NDArray[np.bool_], probability: Floats) -> None:
     detection_metrics(inside, outside)
-    selective_metrics(inside, right)
-    risk_at_coverage(inside, right, 0.8)
-    coverage_at_risk(inside, right, 0.02)
+    aurc(inside, right)
     expected_calibration_error(probability, right)
 
 

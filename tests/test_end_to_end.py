@@ -17,8 +17,8 @@ from PIL import Image
 
 from tests.conftest import Service
 from training.data.importers.named_sets import save_arrays
-from training.graphs.from_torch import open_graph, run_graph
-from training.graphs.perturbed import by_autograd
+from training.graphs.parity import by_autograd
+from training.graphs.run import open_graph, run_graph
 from training.learning.finished_run import read_run
 
 SIDE = 16

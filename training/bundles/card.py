@@ -3,41 +3,10 @@
 from collections.abc import Iterable
 
 from service.model.bundle import Figure, Manifest, Policy
-from training.learning.finished_run import TrainedRun
-
-
-def trained_card(manifest: Manifest, run: TrainedRun, parity: float, epsilon_how: str) -> str:
-    """The card of a network trained here: what it is and how it was made."""
-    recipe, sizes = run.recipe, run.splits.sizes
-    branch = recipe.confidence
-    confidence = (
-        f"a confidence branch on its {branch.branch_reads} (hidden layers "
-        f"{list(branch.branch_hidden)}, budget β = {branch.budget:g}, hints for "
-        f"{branch.hint_probability:.0%} of samples)"
-        if run.network.branch is not None
-        else "no confidence branch"
-    )
-    if run.branch_left_out:
-        confidence += " (it was trained beside one that did not change it, and is exported alone)"
-    what = (
-        f"A `{recipe.network.name}` network with {confidence}, trained on {recipe.data.dataset}: "
-        f"{sizes['train']:,} training, {sizes['validation']:,} validation, {sizes['calibration']:,} calibration "
-        f"and {sizes['test']:,} test images, all disjoint."
-    )
-    options = "".join(f" --ood {data}" for data in _outside(manifest, recipe.data.dataset))
-    if run.branch_left_out:
-        options += " --without-branch"
-    how = (
-        f"{', '.join(f'`{command}`' for command in run.made_by)}, then `confgate-train export RUN{len(run.made_by)} "
-        f"--out models/{manifest.name}/{manifest.version}{options}`.\n"
-        f"Code {manifest.provenance.git_sha}; data {manifest.provenance.data}; largest difference between torch and "
-        f"ONNX Runtime over all outputs {parity:.1e}."
-    )
-    return write_card(manifest, recipe.data.dataset, what, how, epsilon_how)
 
 
 def write_card(manifest: Manifest, dataset: str, what: str, how: str, epsilon_how: str) -> str:
-    """The card as Markdown; `what` and `how` open and close it."""
+    """The card as Markdown: it begins with `what` and ends with `how`."""
     lines = [
         f"# {manifest.name} version {manifest.version}",
         "",
@@ -146,7 +115,7 @@ def _in_distribution(manifest: Manifest, data: str) -> Iterable[str]:
 
 
 def _out_of_distribution(manifest: Manifest, dataset: str) -> Iterable[str]:
-    sets = _outside(manifest, dataset)
+    sets = ood_sets_of(manifest, dataset)
     if not sets:
         return
     yield "## On images of something else"
@@ -165,8 +134,8 @@ def _out_of_distribution(manifest: Manifest, dataset: str) -> Iterable[str]:
     yield ""
 
 
-def _outside(manifest: Manifest, dataset: str) -> list[str]:
-    """The sets the bundle was evaluated on beside its own test split, in order."""
+def ood_sets_of(manifest: Manifest, dataset: str) -> list[str]:
+    """The sets that the bundle was evaluated on besides its own test split, in order."""
     return list(dict.fromkeys(f.data for f in manifest.evaluation if f.data != f"{dataset} test"))
 
 

@@ -1,25 +1,17 @@
-"""What a bundle's graph does on test images: every figure is measured on ONNX Runtime's outputs and carries its n."""
+"""Figures of a bundle on test images: each is measured on ONNX Runtime's outputs and has its n."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.model.bundle import Figure, Input, Score
-from service.model.images import fit_array
-from service.model.scores import Outputs, ScoreName, accept
+from service.model.bundle import Figure, Score
+from service.model.scores import Outputs, ScoreName
 from training.metrics.detection import auroc, detection_error, fpr_at_tpr
-
-
-def as_served(images: NDArray[np.uint8], target: Input) -> NDArray[np.uint8]:
-    """Images of any size, brought to the bundle's size by the code that serves."""
-    if images.shape[1:3] == (target.height, target.width):
-        return images
-    return np.stack([fit_array(image, target) for image in images])
 
 
 def in_distribution_figures(
     data: str, outputs: Outputs, labels: NDArray[np.int64], scores: dict[ScoreName, Score]
 ) -> list[Figure]:
-    """Accuracy; and for each policy how much is refused and how accurate the accepted answers are."""
+    """Accuracy, and for each policy the share refused and the accuracy of the accepted answers."""
     right = outputs["logits"].argmax(axis=1) == labels
     figures = [Figure(metric="accuracy", data=data, value=float(right.mean()), n=len(labels))]
     for name, score in scores.items():
@@ -35,7 +27,7 @@ def in_distribution_figures(
                 )
             )
         for policy_name, policy in score.policies.items():
-            kept = np.asarray(accept(values, policy.threshold))  # type: ignore[arg-type]
+            kept = values > policy.threshold
             where = {"data": data, "score": name, "policy": policy_name}
             figures.append(Figure(metric="rejection_rate", value=float(1 - kept.mean()), n=len(labels), **where))
             if kept.any():
@@ -51,13 +43,13 @@ def in_distribution_figures(
 
 
 def out_of_distribution_figures(
-    data: str, inside: Outputs, outside: Outputs, scores: dict[ScoreName, Score]
+    data: str, in_distribution: Outputs, ood: Outputs, scores: dict[ScoreName, Score]
 ) -> list[Figure]:
-    """How well each score separates the in-distribution test images from these, and what each policy refuses."""
+    """How well each score separates in-distribution from OOD test images, and what each policy refuses."""
     figures = []
     for name, score in scores.items():
-        accepted = score.of_images(name, inside)
-        refused = score.of_images(name, outside)
+        accepted = score.of_images(name, in_distribution)
+        refused = score.of_images(name, ood)
         separation = {
             "auroc": auroc(accepted, refused),
             "fpr_at_95_tpr": fpr_at_tpr(accepted, refused),

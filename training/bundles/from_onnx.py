@@ -11,23 +11,25 @@ from onnx import version_converter
 
 from service.errors import RequestError
 from service.model.bundle import Bundle, Input, Provenance
-from service.model.images import decode
+from service.model.images import Pixels, decode
 from service.model.session import RUNTIME_ERRORS
 from training.bundles.card import write_card
 from training.bundles.write import Graphs, assemble_bundle, check_new
 from training.calibration.calibrate import Evidence, calibrate_graphs
-from training.calibration.policies import USUAL, Wanted
 from training.data.splits import LabelledImages
 from training.errors import DataError, ExportError
-from training.graphs.from_torch import OPSET, Layout, image_size, open_graph, run_graph, with_image_input
 from training.graphs.gradient import GradientError
+from training.graphs.image_input import OPSET, Layout, image_size, with_image_input
 from training.graphs.perturbed import perturbed_graph
+from training.graphs.run import open_graph, run_graph
 
-MAX_PIXELS = 200_000_000  # the user's own files; the service's limit is for strangers'
+MAX_PIXELS = 200_000_000  # the user's own files; the service has a lower limit for files of strangers
 
 
 @dataclass(frozen=True)
 class Imported:
+    """The new bundle, and notes about it."""
+
     bundle: Bundle
     notes: list[str]  # what was changed or left out, for the person at the terminal
 
@@ -42,7 +44,6 @@ def import_onnx(
     std: Sequence[float],
     layout: Layout,
     resize: Input | None = None,
-    wanted: Wanted = USUAL,
 ) -> Imported:
     """Reads the graph, finds its logits, calibrates on a folder of labelled images, and writes the bundle."""
     check_new(target)
@@ -71,7 +72,7 @@ def import_onnx(
     )
     graphs = Graphs(forward, perturbed)
     opened = graphs.opened(shape)
-    calibrated = calibrate_graphs(opened, evidence, wanted)
+    calibrated = calibrate_graphs(opened, evidence)
     notes += calibrated.notes
     bundle = assemble_bundle(
         target,
@@ -104,18 +105,23 @@ def read_image_folder(folder: Path, labels: tuple[str, ...], shape: Input) -> La
     images, classes = [], []
     for class_id, label in enumerate(labels):
         for path in sorted(p for p in (folder / label).iterdir() if p.is_file() and not p.name.startswith(".")):
-            try:
-                images.append(decode(path.read_bytes(), shape, MAX_PIXELS))
-            except RequestError as problem:
-                raise DataError(f"{path} cannot be read: {problem.detail}. Repair or remove it.") from problem
+            images.append(decode_file(path, shape))
             classes.append(class_id)
     if not images:
         raise DataError(f"{folder} holds no images.")
     return LabelledImages(np.stack(images), np.asarray(classes, np.int64))
 
 
+def decode_file(path: Path, shape: Input) -> Pixels:
+    """One image file, decoded and resized by the code that serves."""
+    try:
+        return decode(path.read_bytes(), shape, MAX_PIXELS)
+    except RequestError as problem:
+        raise DataError(f"{path} cannot be read: {problem.detail}. Repair or remove it.") from problem
+
+
 def _read_classifier(path: Path, classes: int, notes: list[str]) -> onnx.ModelProto:
-    """The graph at opset 18 with a free batch size and one output, `logits`."""
+    """The graph at opset 18 with a dynamic batch size and one output, `logits`."""
     try:
         model = onnx.load(path)
         onnx.checker.check_model(model)
@@ -143,7 +149,7 @@ def _read_classifier(path: Path, classes: int, notes: list[str]) -> onnx.ModelPr
 
 
 def _name_logits(graph: onnx.GraphProto, classes: int, notes: list[str]) -> None:
-    """Renames the output to `logits`; a final softmax is taken off, since the service applies its own."""
+    """Renames the output to `logits`; a final softmax is removed, because the service applies its own."""
     if len(graph.output) != 1:
         raise ExportError(f"the graph has the outputs {[o.name for o in graph.output]}, expected the logits alone.")
     output = graph.output[0]
@@ -165,7 +171,7 @@ def _name_logits(graph: onnx.GraphProto, classes: int, notes: list[str]) -> None
 
 
 def _check_batches(model: onnx.ModelProto, images: np.ndarray, classes: int) -> None:
-    """A graph with its batch size baked in shows itself at batch 3."""
+    """Rejects a graph with a fixed batch size, which fails or answers differently at batch 3."""
     try:
         session = open_graph(model)
         together, alone = run_graph(session, images, 3)["logits"], run_graph(session, images, 1)["logits"]

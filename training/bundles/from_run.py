@@ -3,20 +3,21 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.model.bundle import Bundle, Default, Provenance
-from training.bundles.card import trained_card
+from service.model.bundle import Bundle, Default, Manifest, Provenance
+from training.bundles.card import ood_sets_of, write_card
 from training.bundles.write import Graphs, assemble_bundle, check_new, git_revision
 from training.calibration.calibrate import Calibrated, EpsilonBy, Evidence, OpenGraphs, calibrate_graphs
 from training.calibration.policies import Wanted
 from training.data.ood import load_ood
-from training.graphs.from_torch import check_parity, export_network
-from training.graphs.perturbed import check_perturbed_parity, perturbed_graph
+from training.graphs.from_torch import export_network
+from training.graphs.parity import check_parity, check_perturbed_parity
+from training.graphs.perturbed import perturbed_graph
 from training.learning.finished_run import TrainedRun, read_run, without_branch
 
 
 @dataclass(frozen=True)
 class ExportedRun:
-    """A run whose graphs agree with torch, and what it is calibrated and evaluated on."""
+    """A run whose graphs agree with torch, and the images to calibrate and evaluate it on."""
 
     run: TrainedRun
     graphs: Graphs
@@ -30,14 +31,14 @@ def export_run(folder: Path, data_root: Path, ood: list[str], plain: bool = Fals
     run = read_run(folder, data_root)
     if plain:
         run = without_branch(run)
-    outside = {name: load_ood(name, data_root, run.splits.input.width) for name in ood}
+    ood_images = {name: load_ood(name, data_root, run.splits.input.width) for name in ood}
     sample = run.splits.calibration.images[:32]
     forward = export_network(run.network, run.mean, run.std, run.image_size)
     parity = check_parity(forward, run.network, run.mean, run.std, sample)
     perturbed = perturbed_graph(forward)
     parity = max(parity, check_perturbed_parity(perturbed, run.network, run.mean, run.std, sample))
     graphs = Graphs(forward, perturbed)
-    evidence = Evidence(run.recipe.data.dataset, run.splits.calibration, run.splits.test, outside)
+    evidence = Evidence(run.recipe.data.dataset, run.splits.calibration, run.splits.test, ood_images)
     return ExportedRun(run, graphs, graphs.opened(run.splits.input), evidence, parity)
 
 
@@ -58,6 +59,7 @@ def make_bundle(
 
 
 def write_run(exported: ExportedRun, calibrated: Calibrated, target: Path, default: Default | None = None) -> Bundle:
+    """Evaluates an exported and calibrated run, and writes it to `target`."""
     run = exported.run
     provenance = Provenance(
         git_sha=git_revision(),
@@ -73,6 +75,36 @@ def write_run(exported: ExportedRun, calibrated: Calibrated, target: Path, defau
         exported.evidence,
         calibrated,
         provenance,
-        card=lambda manifest, made: trained_card(manifest, run, exported.parity, made.epsilon_how),
+        card=lambda manifest, made: _card(manifest, run, exported.parity, made.epsilon_how),
         default=default,
     )
+
+
+def _card(manifest: Manifest, run: TrainedRun, parity: float, epsilon_how: str) -> str:
+    """The card of a network trained here: what it is and how it was made."""
+    recipe, sizes = run.recipe, run.splits.sizes
+    branch = recipe.confidence
+    confidence = (
+        f"a confidence branch on its {branch.branch_reads} (hidden layers "
+        f"{list(branch.branch_hidden)}, budget β = {branch.budget:g}, hints for "
+        f"{branch.hint_probability:.0%} of samples)"
+        if run.network.branch is not None
+        else "no confidence branch"
+    )
+    if run.branch_left_out:
+        confidence += " (it was trained beside one that did not change it, and is exported alone)"
+    what = (
+        f"A `{recipe.network.name}` network with {confidence}, trained on {recipe.data.dataset}: "
+        f"{sizes['train']:,} training, {sizes['validation']:,} validation, {sizes['calibration']:,} calibration "
+        f"and {sizes['test']:,} test images, all disjoint."
+    )
+    options = "".join(f" --ood {data}" for data in ood_sets_of(manifest, recipe.data.dataset))
+    if run.branch_left_out:
+        options += " --without-branch"
+    how = (
+        f"{', '.join(f'`{command}`' for command in run.made_by)}, then `confgate-train export RUN{len(run.made_by)} "
+        f"--out models/{manifest.name}/{manifest.version}{options}`.\n"
+        f"Code {manifest.provenance.git_sha}; data {manifest.provenance.data}; largest difference between torch and "
+        f"ONNX Runtime over all outputs {parity:.1e}."
+    )
+    return write_card(manifest, recipe.data.dataset, what, how, epsilon_how)

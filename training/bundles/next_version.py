@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from service.errors import RequestError
 from service.model.bundle import Bundle, Default, Figure, Manifest, Provenance, Score
-from service.model.images import decode
 from service.model.manifest import HashedFile
 from service.model.scores import PREPROCESSED_SCORES, Outputs, ScoreName
 from training.bundles.card import write_card
-from training.bundles.from_onnx import MAX_PIXELS, read_image_folder
+from training.bundles.from_onnx import decode_file, read_image_folder
 from training.bundles.write import check_new, figures_of, git_revision, publish, version_of
 from training.calibration.calibrate import Calibrated, Evidence, OpenGraphs, Traffic
 from training.calibration.policies import TARGET_REJECTION, target_rejection_policy
@@ -23,10 +21,11 @@ from training.errors import DataError, ExportError
 from training.recipe import Data
 
 TRAINED_ON = re.compile(r"^(?P<name>\S+), splits \{(?P<sizes>[^}]*)\}, fingerprint (?P<fingerprint>[0-9a-f]+)")
-ANEW = "; thresholds made anew"
+RECALIBRATED = "; thresholds made anew"  # written into bundles, and found again by the next calibration
 
 
 def opened_bundle(bundle: Bundle) -> OpenGraphs:
+    """The graphs of a bundle on disk."""
     graphs = bundle.manifest.graphs
     perturbed = bundle.graph_path("perturbed") if "perturbed" in graphs else None
     return OpenGraphs.of(bundle.graph_path("forward"), perturbed, bundle.manifest.input)
@@ -35,17 +34,17 @@ def opened_bundle(bundle: Bundle) -> OpenGraphs:
 def read_evidence(bundle: Bundle, data: str | None, data_root: Path, ood: list[str]) -> Evidence:
     """Calibration images the network has not seen: a folder by label, a named set, or the set it was trained on."""
     manifest = bundle.manifest
-    outside = {name: load_ood(name, data_root, manifest.input.width) for name in ood}
+    ood_images = {name: load_ood(name, data_root, manifest.input.width) for name in ood}
     if data is not None and Path(data).is_dir():
         images = read_image_folder(Path(data), manifest.labels, manifest.input)
-        return Evidence(Path(data).resolve().name, images, None, outside)
+        return Evidence(Path(data).resolve().name, images, None, ood_images)
     splits, name = _splits(manifest, data, data_root)
     if splits.label_names != manifest.labels:
         raise DataError(
             f"data set '{name}' has the classes {', '.join(splits.label_names[:5])} …, and {manifest.name} knows "
             f"{', '.join(manifest.labels[:5])} …: expected images of the model's own classes."
         )
-    return Evidence(name, splits.calibration, splits.test, outside)
+    return Evidence(name, splits.calibration, splits.test, ood_images)
 
 
 def _splits(manifest: Manifest, data: str | None, data_root: Path) -> tuple[Splits, str]:
@@ -69,16 +68,12 @@ def _splits(manifest: Manifest, data: str | None, data_root: Path) -> tuple[Spli
     return splits, name
 
 
-def read_traffic(folder: Path, bundle_input: OpenGraphs, rate: float) -> Traffic:
+def read_traffic(folder: Path, opened: OpenGraphs, rate: float) -> Traffic:
     """Every image file under a folder, decoded and resized by the code that serves; no labels are needed."""
     if not folder.is_dir():
         raise DataError(f"--traffic {folder} is not a folder. Expected one of image files.")
-    images = []
-    for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()):
-        try:
-            images.append(decode(path.read_bytes(), bundle_input.shape, MAX_PIXELS))
-        except RequestError as problem:
-            raise DataError(f"{path} cannot be read: {problem.detail}. Repair or remove it.") from problem
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    images = [decode_file(path, opened.shape) for path in paths]
     if not images:
         raise DataError(f"--traffic {folder} holds no images ({', '.join(sorted(SUFFIXES))}).")
     return Traffic(np.stack(images), rate)
@@ -87,7 +82,7 @@ def read_traffic(folder: Path, bundle_input: OpenGraphs, rate: float) -> Traffic
 def with_target_rejection(
     bundle: Bundle, opened: OpenGraphs, traffic: Traffic
 ) -> tuple[dict[ScoreName, Score], Outputs]:
-    """Every score of the bundle with its policies as they are, and one more from unlabelled images."""
+    """Every score of the bundle with its own policies and one more, from unlabelled images."""
     manifest = bundle.manifest
     preprocessed = manifest.preprocessed_score
     outputs = opened.run(traffic.images, None if preprocessed is None else manifest.scores[preprocessed].epsilon)
@@ -106,7 +101,7 @@ def with_target_rejection(
 def write_recalibrated(
     bundle: Bundle, opened: OpenGraphs, evidence: Evidence, calibrated: Calibrated, default: Default, target: Path
 ) -> Bundle:
-    """A new version from labelled images: every score, policy and figure is made anew."""
+    """A new version from labelled images: every score, policy and figure is computed again."""
     figures = figures_of(opened, evidence, calibrated) if evidence.test is not None else _still_true(bundle, calibrated)
     manifest = _next_version(bundle, target, f"{len(evidence.calibration)} images of {evidence.name}").model_copy(
         update={
@@ -116,9 +111,9 @@ def write_recalibrated(
             "evaluation": tuple(figures),
         }
     )
-    outside = "".join(f" --ood {name}" for name in evidence.outside)
-    card = _card(bundle, manifest, f"--data {evidence.name}{outside}", calibrated.epsilon_how)
-    return publish(target, manifest, _files(bundle), card, evidence.calibration.images[:1], calibrated.inside)
+    options = "".join(f" --ood {name}" for name in evidence.ood)
+    card = _card(bundle, manifest, f"--data {evidence.name}{options}", calibrated.epsilon_how)
+    return publish(target, manifest, _files(bundle), card, evidence.calibration.images[:1], calibrated.in_distribution)
 
 
 def write_with_target_rejection(
@@ -128,7 +123,7 @@ def write_with_target_rejection(
     traffic: Traffic,
     target: Path,
 ) -> Bundle:
-    """A new version from unlabelled images: the old policies and figures stand, the new policy decides."""
+    """A new version from unlabelled images: the old policies and figures stay, and the new policy is the default."""
     what = f"policy {TARGET_REJECTION} from {len(traffic.images)} unlabelled images"
     default = Default(score=bundle.manifest.default.score, policy=TARGET_REJECTION)
     manifest = _next_version(bundle, target, what).model_copy(update={"scores": scores, "default": default})
@@ -156,8 +151,8 @@ def _next_version(bundle: Bundle, target: Path, what: str) -> Manifest:
                 git_sha=old.provenance.git_sha,
                 recipe=old.provenance.recipe,
                 seed=old.provenance.seed,
-                data=f"{old.provenance.data.split(ANEW)[0]}{ANEW} from version {old.version}, with code "
-                f"{git_revision()}, on {what}",
+                data=f"{old.provenance.data.split(RECALIBRATED)[0]}{RECALIBRATED} from version {old.version}, "
+                f"with code {git_revision()}, on {what}",
             ),
         }
     )
@@ -169,23 +164,23 @@ def _files(bundle: Bundle) -> dict[str, Path]:
 
 
 def _still_true(bundle: Bundle, calibrated: Calibrated) -> list[Figure]:
-    """Old figures that no threshold enters, of scores that are read as they were."""
+    """Old figures that depend on no threshold, of scores that are computed as before."""
     old = bundle.manifest
-    moved = {
+    changed = {
         name
         for name in old.scores
         if name in PREPROCESSED_SCORES and old.scores[name].epsilon != calibrated.scores[name].epsilon
     }
-    # The reference of typicality is new, so its figures are no longer those of this version.
-    moved.add("typicality")
-    return [figure for figure in old.evaluation if figure.policy is None and figure.score not in moved]
+    # The reference of typicality is new, so its old figures do not hold for this version.
+    changed.add("typicality")
+    return [figure for figure in old.evaluation if figure.policy is None and figure.score not in changed]
 
 
 def _card(bundle: Bundle, manifest: Manifest, options: str, epsilon_how: str) -> str:
     old = bundle.manifest
     what = (
         f"Version {old.version} under new thresholds: its graphs are the same, byte for byte. It was trained as "
-        f"`{old.provenance.recipe}` on {old.provenance.data.split(ANEW)[0]}."
+        f"`{old.provenance.recipe}` on {old.provenance.data.split(RECALIBRATED)[0]}."
     )
     how = (
         f"`confgate-train calibrate models/{old.name}/{old.version} {options} "

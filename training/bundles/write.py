@@ -1,4 +1,4 @@
-"""Graphs and labelled images become a bundle: score → thresholds → evaluate → write, measured on ONNX Runtime."""
+"""A bundle on disk: its graphs, manifest, figures and card, written as a whole or not at all."""
 
 import subprocess
 import tempfile
@@ -14,14 +14,17 @@ from numpy.typing import NDArray
 from service.model.bundle import Bundle, Default, Figure, HashedFile, Input, Manifest, Provenance, Score, write_bundle
 from service.model.scores import Outputs, ScoreName
 from service.model.session import open_session
-from training.bundles.figures import as_served, in_distribution_figures, out_of_distribution_figures
+from training.bundles.figures import in_distribution_figures, out_of_distribution_figures
 from training.calibration.calibrate import Calibrated, Evidence, OpenGraphs
 from training.errors import ExportError
+from training.graphs.run import AnyImages, as_served
 from training.graphs.weights import share_weights
 
 
 @dataclass(frozen=True)
 class Graphs:
+    """A network's graphs in memory."""
+
     forward: onnx.ModelProto
     perturbed: onnx.ModelProto | None = None
 
@@ -29,7 +32,7 @@ class Graphs:
         return OpenGraphs.of(self.forward, self.perturbed, shape)
 
 
-# What CARD.md says of a manifest and the calibration behind it.
+# The text of CARD.md for a manifest and its calibration.
 Card = Callable[[Manifest, Calibrated], str]
 
 
@@ -44,7 +47,7 @@ def assemble_bundle(
     card: Card,
     default: Default | None = None,
 ) -> Bundle:
-    """Writes `target` (…/NAME/VERSION) whole, or leaves nothing behind."""
+    """Writes `target` (…/NAME/VERSION) as a whole, or nothing."""
     version = version_of(target)
     with tempfile.TemporaryDirectory() as folder:
         files = _write_graphs(graphs, Path(folder))
@@ -67,7 +70,7 @@ def assemble_bundle(
             evaluation=tuple(figures_of(opened, evidence, calibrated)),
         )
         first = evidence.calibration.images[:1]
-        return publish(target, manifest, files, card(manifest, calibrated), first, calibrated.inside)
+        return publish(target, manifest, files, card(manifest, calibrated), first, calibrated.in_distribution)
 
 
 def publish(
@@ -78,7 +81,7 @@ def publish(
     first: NDArray[np.uint8],
     outputs: Outputs,
 ) -> Bundle:
-    """Writes the bundle and, before it shows, compares its answer for the first image with what it was made from."""
+    """Writes the bundle; before it appears, its answer for the first image is compared with the calibration's."""
     contents: dict[str, Path | bytes] = {**files, "CARD.md": card.encode()}
     return write_bundle(
         target.parent.parent, manifest, contents, check=lambda bundle: _answers_alike(bundle, first, outputs)
@@ -86,18 +89,16 @@ def publish(
 
 
 def figures_of(opened: OpenGraphs, evidence: Evidence, calibrated: Calibrated) -> list[Figure]:
-    """Every figure of the evaluation, on test images alone."""
+    """Every figure of the evaluation, measured on test images alone."""
     return _figures(evidence, calibrated.scores, lambda images: opened.run(images, calibrated.epsilon))
 
 
-def _figures(
-    evidence: Evidence, scores: dict[ScoreName, Score], run: Callable[[NDArray[np.uint8]], Outputs]
-) -> list[Figure]:
+def _figures(evidence: Evidence, scores: dict[ScoreName, Score], run: Callable[[AnyImages], Outputs]) -> list[Figure]:
     if evidence.test is None:
         return []
     test = run(evidence.test.images)
     figures = in_distribution_figures(f"{evidence.name} test", test, evidence.test.labels, scores)
-    for name, images in evidence.outside.items():
+    for name, images in evidence.ood.items():
         figures += out_of_distribution_figures(name, test, run(images.test), scores)
     return figures
 
@@ -111,7 +112,7 @@ def _write_graphs(graphs: Graphs, folder: Path) -> dict[str, Path]:
         perturbed = onnx.ModelProto()
         perturbed.CopyFrom(graphs.perturbed)
         weights = share_weights([forward, perturbed], "weights.bin")
-        if weights:  # a network of tiny tensors keeps them in its graphs
+        if weights:  # small tensors stay in the graphs
             files["weights.bin"] = folder / "weights.bin"
             files["weights.bin"].write_bytes(weights)
         files["perturbed.onnx"] = folder / "perturbed.onnx"
@@ -121,7 +122,7 @@ def _write_graphs(graphs: Graphs, folder: Path) -> dict[str, Path]:
 
 
 def _answers_alike(bundle: Bundle, image: NDArray[np.uint8], calibration: Outputs) -> None:
-    """Opens the bundle through the service and compares its answers with those it was calibrated on."""
+    """Opens the bundle with the service's code and compares its answers with those it was calibrated on."""
     for graph in bundle.manifest.graphs:
         served = as_served(image, bundle.manifest.input)
         answer = open_session(bundle, graph, device="cpu", max_batch=1).run(served)
@@ -134,20 +135,21 @@ def _answers_alike(bundle: Bundle, image: NDArray[np.uint8], calibration: Output
 
 
 def version_of(target: Path) -> int:
+    """VERSION of models/NAME/VERSION."""
     if not target.name.isdecimal() or int(target.name) < 1:
         raise ExportError(f"--out is {target}, expected models/NAME/VERSION with a whole number from 1 as VERSION.")
     return int(target.name)
 
 
 def check_new(target: Path) -> None:
-    """Refuses a place that cannot be written to, before an hour is spent on what would go there."""
+    """Rejects a target that cannot be written, before an hour of work for it."""
     version_of(target)
     if target.exists():
         raise ExportError(f"--out is {target}, which exists; expected a new version: bundles are never edited.")
 
 
 def git_revision() -> str:
-    """The commit the code stands at, marked where files differ from it."""
+    """The commit of this code, marked if files differ from it."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,7 +1,7 @@
 """From graphs and calibration images to the scores of a bundle: outputs → ε → scores → policies.
 
-One implementation for `export`, `import-onnx` and `calibrate`, whether the graphs were just exported or come from a
-bundle on disk; everything is measured on ONNX Runtime's outputs.
+`export`, `import-onnx` and `calibrate` share this code, whether the graphs were just exported or come from a bundle on
+disk. Everything is measured on ONNX Runtime's outputs.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from service.model.scores import (
     score_images,
 )
 from service.model.typicality import Ranks, lowest_rank, quantiles_of
-from training.bundles.figures import as_served
+from training.calibration.epsilon import choose_epsilon, choose_epsilon_ood
 from training.calibration.policies import (
     TARGET_REJECTION,
     USUAL,
@@ -38,17 +38,17 @@ from training.calibration.policies import (
 from training.data.ood import OodImages
 from training.data.splits import LabelledImages
 from training.errors import DataError
-from training.graphs.from_torch import open_graph, run_graph
-from training.graphs.perturbed import ODIN_TEMPERATURE, choose_epsilon, choose_epsilon_outside
-from training.graphs.perturbed_images import moved_images_of
+from training.graphs.perturbed import ODIN_TEMPERATURE
+from training.graphs.perturbed_images import perturbed_images_of
+from training.graphs.run import AnyImages, as_served, open_graph, run_graph
 
 EpsilonBy = Literal["auto", "ood", "misclassified"]
-FEWEST_TYPICAL = 100  # rightly classified images: with fewer, "1 in 200" could not be said
+FEWEST_TYPICAL = 100  # correctly classified images: with fewer, a p-value could not be as small as 1 in 200
 
 
 @dataclass(frozen=True)
 class OpenGraphs:
-    """A network's graphs in ONNX Runtime, and the size of image they want."""
+    """A network's graphs in ONNX Runtime, and the size of their input."""
 
     forward: onnxruntime.InferenceSession
     perturbed: onnxruntime.InferenceSession | None
@@ -73,30 +73,30 @@ class OpenGraphs:
 
     @property
     def scores(self) -> tuple[ScoreName, ...]:
-        """Every score they offer; the first is what a bundle is gated on unless its maker says otherwise."""
+        """Every score they offer; a bundle is gated on the first one by default."""
         names: list[ScoreName] = ["confidence"] if self.has_confidence else []
         names += ["max_softmax", "energy", "max_logit", "typicality"]
         return (*names, self.preprocessed_score) if self.preprocessed_score else tuple(names)
 
-    def run(self, images: NDArray[np.uint8], epsilon: float | None) -> Outputs:
-        """Every output there is for images of any size."""
+    def run(self, images: AnyImages, epsilon: float | None) -> Outputs:
+        """Every output of the graphs, for images of any size."""
         session = self.forward if self.perturbed is None else self.perturbed
         return run_graph(session, as_served(images, self.shape), epsilon=epsilon)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The images thresholds come from, and those that figures are measured on."""
+    """Images that set the thresholds, and images that figures are measured on."""
 
     name: str
     calibration: LabelledImages
     test: LabelledImages | None
-    outside: Mapping[str, OodImages] = field(default_factory=dict)
+    ood: Mapping[str, OodImages] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Unlabelled images of the user's own, and the share of them to be refused."""
+    """Unlabelled images of the user's own, and the share of them to refuse."""
 
     images: NDArray[np.uint8]
     rate: float
@@ -104,12 +104,12 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Scores with their policies, and the outputs they were made from."""
+    """Scores with their policies, and the outputs that they were computed from."""
 
     scores: dict[ScoreName, Score]
-    inside: Outputs
+    in_distribution: Outputs
     right: NDArray[np.bool_]
-    outside: dict[str, Outputs]
+    ood: dict[str, Outputs]
     temperature: float
     epsilon: float | None
     epsilon_how: str
@@ -123,25 +123,25 @@ def calibrate_graphs(
     epsilon_by: EpsilonBy = "auto",
     traffic: Traffic | None = None,
 ) -> Calibrated:
-    """Chooses ε, then makes every policy of every score the graphs offer."""
-    inside, truth = as_served(evidence.calibration.images, graphs.shape), evidence.calibration.labels
-    epsilon, epsilon_how = _epsilon(graphs, inside, truth, evidence, epsilon_by)
-    outputs = graphs.run(inside, epsilon)
+    """Chooses ε, then makes every policy of every score that the graphs offer."""
+    in_distribution, truth = as_served(evidence.calibration.images, graphs.shape), evidence.calibration.labels
+    epsilon, epsilon_how = _epsilon(graphs, in_distribution, truth, evidence, epsilon_by)
+    outputs = graphs.run(in_distribution, epsilon)
     right = outputs["logits"].argmax(axis=1) == truth
-    outside = {name: graphs.run(images.calibration, epsilon) for name, images in evidence.outside.items()}
+    ood = {name: graphs.run(images.calibration, epsilon) for name, images in evidence.ood.items()}
     own = None if traffic is None else graphs.run(traffic.images, epsilon)
     scores: dict[ScoreName, Score] = {}
     notes: dict[str, None] = {}
     for name in graphs.scores:
         if name == "typicality" and right.sum() < FEWEST_TYPICAL:
             notes[
-                f"left out score 'typicality': it needs {FEWEST_TYPICAL} rightly classified calibration images, and "
+                f"left out score 'typicality': it needs {FEWEST_TYPICAL} correctly classified calibration images, and "
                 f"there are {int(right.sum())}."
             ] = None
             continue
         unmade = _without_policies(name, outputs, right, epsilon, graphs.has_confidence)
         values = unmade.of_images(name, outputs)
-        others = {set_name: unmade.of_images(name, theirs) for set_name, theirs in outside.items()}
+        others = {set_name: unmade.of_images(name, theirs) for set_name, theirs in ood.items()}
         made, missing = policies(CalibrationScores(values, right, others), wanted)
         notes |= dict.fromkeys(missing)
         if own is not None and traffic is not None:
@@ -149,9 +149,9 @@ def calibrate_graphs(
         scores[name] = unmade.model_copy(update={"policies": made})
     return Calibrated(
         scores=scores,
-        inside=outputs,
+        in_distribution=outputs,
         right=right,
-        outside=outside,
+        ood=ood,
         temperature=temperature_of(outputs["logits"], truth),
         epsilon=epsilon,
         epsilon_how=epsilon_how,
@@ -161,27 +161,27 @@ def calibrate_graphs(
 
 def _epsilon(
     graphs: OpenGraphs,
-    inside: NDArray[np.uint8],
+    in_distribution: AnyImages,
     truth: NDArray[np.int64],
     evidence: Evidence,
     by: EpsilonBy,
 ) -> tuple[float | None, str]:
-    if by == "ood" and not evidence.outside:
-        raise DataError("--epsilon-by ood needs images of something else. Name a set with --ood.")
+    if by == "ood" and not evidence.ood:
+        raise DataError("--epsilon-by ood needs out-of-distribution images. Name a set with --ood.")
     score = graphs.preprocessed_score
     if score is None or graphs.perturbed_graph is None:
         return None, ""
-    moved = moved_images_of(graphs.perturbed_graph)
-    if evidence.outside and by != "misclassified":
-        outside = [as_served(images.calibration, graphs.shape) for images in evidence.outside.values()]
-        sets = ", ".join(evidence.outside)
+    perturbed = perturbed_images_of(graphs.perturbed_graph)
+    if evidence.ood and by != "misclassified":
+        ood = [as_served(images.calibration, graphs.shape) for images in evidence.ood.values()]
+        sets = ", ".join(evidence.ood)
         return (
-            choose_epsilon_outside(moved, score, inside, outside),
+            choose_epsilon_ood(perturbed, score, in_distribution, ood),
             f"ε has the least detection error between calibration images and held-out images of {sets}",
         )
-    right = run_graph(graphs.forward, inside)["logits"].argmax(axis=1) == truth
+    right = run_graph(graphs.forward, in_distribution)["logits"].argmax(axis=1) == truth
     return (
-        choose_epsilon(moved, score, inside, right),
+        choose_epsilon(perturbed, score, in_distribution, right),
         "ε has the least detection error between right and wrong answers on calibration images",
     )
 
@@ -192,7 +192,7 @@ _NOT_YET = {"not_yet": Policy(threshold=0, expected_rejection_rate=0, n=1, how="
 def _without_policies(
     name: ScoreName, outputs: Outputs, right: NDArray[np.bool_], epsilon: float | None, has_confidence: bool
 ) -> Score:
-    """What a score needs to be read and shown, and its reference histogram; policies come after."""
+    """A score with all it needs to be computed and shown, and its reference histogram; its policies come later."""
     temperature = ODIN_TEMPERATURE if name == "odin" else None
     typicality = _typicality(outputs, right, has_confidence) if name == "typicality" else None
     values = score_images(name, outputs, temperature, None if typicality is None else typicality.reference)

@@ -1,4 +1,4 @@
-"""Policies: thresholds chosen on calibration images, each with how it was made and what it is expected to refuse."""
+"""Policies: thresholds chosen on calibration images, each with how it was chosen and what it is expected to refuse."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,29 +9,26 @@ from numpy.typing import NDArray
 from service.model.bundle import Policy
 from training.calibration.risk import threshold_for_risk
 from training.errors import DataError
-from training.metrics.binomial import share_interval
 from training.metrics.detection import detection_error, threshold_keeping
+from training.metrics.intervals import share_interval
 
-FEWEST_MISTAKES = 20  # a threshold from fewer misclassified images would be an accident
+FEWEST_MISTAKES = 20  # a threshold from fewer misclassified images would be chance
 TARGET_REJECTION = "target_rejection"
 RISK = 0.02
 
 
 @dataclass(frozen=True)
 class CalibrationScores:
-    """One score of every calibration image, whether the model classified it rightly, and that of outside images."""
+    """One score of every calibration image, whether it was classified correctly, and the same score of OOD images."""
 
     scores: NDArray[np.float64]
     right: NDArray[np.bool_]
-    outside: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # by the name of the set
-
-    def rejected_share(self, threshold: float) -> float:
-        return float(np.mean(self.scores <= threshold))
+    ood: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # by the name of the set
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which policies to make. A `risk` that is None is tried at RISK and left out where the images are too few."""
+    """Which policies to make. Without a `risk`, RISK is tried, and left out if there are too few images."""
 
     tprs: tuple[int, ...] = (95,)
     risk: float | None = None
@@ -47,9 +44,9 @@ USUAL = Wanted()
 
 
 def policies(calibration: CalibrationScores, wanted: Wanted = USUAL) -> tuple[dict[str, Policy], list[str]]:
-    """Every policy these images allow, and a sentence on each that they do not."""
+    """Every policy that these images allow, and a sentence about each one they do not."""
     made = {"misclassified": misclassified_policy(calibration)}
-    if calibration.outside:
+    if calibration.ood:
         made["ood_holdout"] = ood_holdout_policy(calibration)
     made |= {f"tpr{percent}": tpr_policy(calibration, percent) for percent in wanted.tprs}
     notes = []
@@ -63,7 +60,7 @@ def policies(calibration: CalibrationScores, wanted: Wanted = USUAL) -> tuple[di
 
 
 def misclassified_policy(calibration: CalibrationScores) -> Policy:
-    """δ of least detection error between right and wrong answers: no out-of-distribution image is needed."""
+    """δ of least detection error between correctly classified and misclassified images; needs no OOD images."""
     wrong = calibration.scores[~calibration.right]
     if len(wrong) < FEWEST_MISTAKES:
         raise DataError(
@@ -81,10 +78,10 @@ def misclassified_policy(calibration: CalibrationScores) -> Policy:
 
 
 def ood_holdout_policy(calibration: CalibrationScores) -> Policy:
-    """δ of least detection error between calibration images and held-out images of other sets, as the paper does."""
-    outside = np.concatenate(list(calibration.outside.values()))
-    best = detection_error(calibration.scores, outside)
-    sets = ", ".join(f"{name} ({len(values)})" for name, values in calibration.outside.items())
+    """δ of least detection error between calibration images and held-out OOD images, as in the paper."""
+    ood = np.concatenate(list(calibration.ood.values()))
+    best = detection_error(calibration.scores, ood)
+    sets = ", ".join(f"{name} ({len(values)})" for name, values in calibration.ood.items())
     return _policy(
         best.value,
         calibration.scores,
@@ -100,7 +97,7 @@ def tpr_policy(calibration: CalibrationScores, percent: int) -> Policy:
 
 
 def risk_policy(calibration: CalibrationScores, risk: float, alpha: float) -> Policy:
-    """δ above which at most a share `risk` of answers is wrong, with probability 1 − α: see `training.calibration.risk`."""
+    """δ above which at most a share `risk` of answers is wrong, with probability 1 − α (see `risk`)."""
     found = threshold_for_risk(calibration.scores, calibration.right, risk, alpha)
     return _policy(
         found.threshold,
@@ -111,7 +108,7 @@ def risk_policy(calibration: CalibrationScores, risk: float, alpha: float) -> Po
 
 
 def target_rejection_policy(scores: NDArray[np.float64], rate: float) -> Policy:
-    """δ that refuses a share `rate` of images of which nothing else is known: the user's own traffic."""
+    """δ that refuses a share `rate` of unlabelled images: the user's own traffic."""
     if not 0 < rate < 1:
         raise DataError(f"--target-rejection is {rate:g}, expected a share between 0 and 1, such as 0.1.")
     if len(scores) * rate < 1:
@@ -136,7 +133,7 @@ def _policy(threshold: float, scores: NDArray[np.float64], how: str, error: floa
 
 
 def temperature_of(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
-    """The T of least negative log likelihood of softmax(logits / T); it changes what is shown, not the gate."""
+    """The T of least negative log likelihood of softmax(logits / T); T changes what is shown, not the gate."""
     from scipy.optimize import minimize_scalar
     from scipy.special import log_softmax
 

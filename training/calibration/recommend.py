@@ -1,7 +1,7 @@
-"""Which score serves best: for catching images of something else, and for catching the model's own mistakes.
+"""Which score is best: for catching OOD images, and for catching the model's own mistakes.
 
-Judged on calibration images alone. Another score than the usual one is recommended only where the difference in AUROC
-is more than chance explains: its bootstrap interval lies above zero.
+Scores are compared on calibration images alone. A score other than the usual one is recommended only if the difference
+in AUROC is more than chance explains: its bootstrap interval lies above zero.
 """
 
 from dataclasses import dataclass
@@ -50,22 +50,24 @@ class Recommendation:
 
 
 def recommendations(calibrated: Calibrated, usual: ScoreName) -> dict[Purpose, Recommendation]:
-    """One for each purpose that the images allow to judge."""
-    inside = {name: score.of_images(name, calibrated.inside) for name, score in calibrated.scores.items()}
+    """One for each purpose for which there are images."""
+    in_distribution = {
+        name: score.of_images(name, calibrated.in_distribution) for name, score in calibrated.scores.items()
+    }
     right = calibrated.right
     found: dict[Purpose, Recommendation] = {}
-    if calibrated.outside:
-        outside = {
-            name: np.concatenate([score.of_images(name, outputs) for outputs in calibrated.outside.values()])
+    if calibrated.ood:
+        ood = {
+            name: np.concatenate([score.of_images(name, outputs) for outputs in calibrated.ood.values()])
             for name, score in calibrated.scores.items()
         }
-        found["ood"] = best_score("ood", usual, inside, outside)
+        found["ood"] = best_score("ood", usual, in_distribution, ood)
     if right.any() and not right.all():
         found["mistakes"] = best_score(
             "mistakes",
             usual,
-            {name: values[right] for name, values in inside.items()},
-            {name: values[~right] for name, values in inside.items()},
+            {name: values[right] for name, values in in_distribution.items()},
+            {name: values[~right] for name, values in in_distribution.items()},
         )
     return found
 
@@ -73,7 +75,7 @@ def recommendations(calibrated: Calibrated, usual: ScoreName) -> dict[Purpose, R
 def best_score(
     purpose: Purpose, usual: ScoreName, accept: dict[ScoreName, Floats], refuse: dict[ScoreName, Floats]
 ) -> Recommendation:
-    """The one rule for "better than chance explains", which the report follows too."""
+    """The best score for a purpose, or the usual one if chance explains the difference; the report uses it too."""
     areas = {name: auroc(accept[name], refuse[name]) for name in accept}
     best = max(areas, key=lambda name: (areas[name], name == usual))
     n = (len(accept[best]), len(refuse[best]))

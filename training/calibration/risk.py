@@ -1,9 +1,9 @@
 """Policy `risk`: accepted answers are wrong in at most a share r, with probability 1 − α over the calibration images.
 
 Selection with guaranteed risk (Geifman & El-Yaniv 2017): a binary search over the thresholds tries at most ⌈log₂ m⌉ of
-them, each by a Clopper–Pearson bound at α / ⌈log₂ m⌉, so that all bounds hold at once. Looking at every threshold
-without that correction would pick the luckiest one and break the promise far more often (a test shows it).
-The promise is about new images drawn as the calibration images were, and about no others.
+them, each with a Clopper–Pearson bound at α / ⌈log₂ m⌉. All bounds then hold at once. Without that correction the best
+of all thresholds would be the luckiest one, and would break the promise far more often (a test shows it).
+The promise holds for new images drawn like the calibration images, and for no others.
 """
 
 import math
@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import DataError
-from training.metrics.binomial import upper_bound
 from training.metrics.detection import thresholds_between
+from training.metrics.intervals import upper_bound
 
 
 class Promise(NamedTuple):
-    """A threshold, and what was seen of the calibration images above it."""
+    """A threshold, and what was observed on the calibration images above it."""
 
     threshold: float
     bound: float  # on the share of wrong answers
@@ -27,11 +27,11 @@ class Promise(NamedTuple):
 
 
 def threshold_for_risk(scores: NDArray[np.float64], right: NDArray[np.bool_], risk: float, alpha: float) -> Promise:
-    """The δ found that accepts the most under the promise; where there is none, the error says what it takes."""
+    """The δ found that accepts the most images under the promise; if none is found, the error says what it takes."""
     if not 0 < risk < 1 or not 0 < alpha < 1:
         raise DataError(f"risk is {risk:g} and alpha {alpha:g}, expected both between 0 and 1.")
     values, group = np.unique(scores, return_inverse=True)
-    accepted = np.cumsum(np.bincount(group)[::-1])[::-1]  # by a cut just below each distinct score
+    accepted = np.cumsum(np.bincount(group)[::-1])[::-1]  # above a cut just below each distinct score
     wrong = np.cumsum(np.bincount(group, weights=~right)[::-1])[::-1].astype(int)
     cuts = thresholds_between(values)
     tries = max(1, math.ceil(math.log2(len(scores))))

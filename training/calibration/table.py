@@ -16,23 +16,23 @@ MISSING = "–"
 class PolicyRow:
     score: ScoreName
     policy: str
-    threshold: float  # as answers show it
+    threshold: float  # as it is shown in answers
     rejected: Policy  # its expected rejection rate, interval and n
-    caught: dict[str, float] = field(default_factory=dict)  # share of each outside set that is refused
+    caught: dict[str, float] = field(default_factory=dict)  # share of each OOD set that is refused
     accepted_accuracy: float | None = None  # None: nothing is accepted, or no labels are known
 
 
 def policy_rows(
     scores: Mapping[ScoreName, Score],
-    inside: Outputs | None = None,
+    in_distribution: Outputs | None = None,
     right: NDArray[np.bool_] | None = None,
-    outside: Mapping[str, Outputs] | None = None,
+    ood: Mapping[str, Outputs] | None = None,
 ) -> list[PolicyRow]:
-    """One row a policy; what is not known is left open."""
+    """One row for each policy; unknown values stay None."""
     rows = []
     for name, score in scores.items():
-        values = None if inside is None else score.of_images(name, inside)
-        others = {data: score.of_images(name, outputs) for data, outputs in (outside or {}).items()}
+        values = None if in_distribution is None else score.of_images(name, in_distribution)
+        others = {data: score.of_images(name, outputs) for data, outputs in (ood or {}).items()}
         for policy_name, policy in score.policies.items():
             kept = None if values is None else values > policy.threshold
             rows.append(
@@ -49,7 +49,7 @@ def policy_rows(
 
 
 def as_text(rows: list[PolicyRow]) -> str:
-    """Aligned columns that fit a pipe as well as a terminal."""
+    """Aligned columns, for a terminal or a pipe."""
     sets = list(dict.fromkeys(data for row in rows for data in row.caught))
     caught = (f"caught: {data}" for data in sets)
     lines = [("score", "policy", "threshold", "refused", "(95 % interval)", "n", *caught, "accuracy of accepted")]

@@ -1,0 +1,1 @@
+"""The `confgate-train` command, one file for each of its commands."""

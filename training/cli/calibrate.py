@@ -8,43 +8,20 @@ import typer
 from rich.console import Console
 
 from service.model.bundle import Bundle, Default, load_bundle
-from training.cli.options import DataRoot
+from training.cli.options import Alpha, CalibrationOod, DataRoot, EpsilonByOption, Risk, Tprs
 from training.errors import DataError
 from training.graphs.progress import counting_images
 
-if TYPE_CHECKING:  # these import torch, which --help need not wait for
+if TYPE_CHECKING:  # imported late to keep --help fast
     from training.calibration.calibrate import Calibrated, EpsilonBy, OpenGraphs, Traffic
     from training.calibration.policies import Wanted
 
 console = Console()
 
-OutsideSets = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A set of images of something else; may be given several times. 1,000 images of it set the policy "
-        "ood_holdout and ε, the others are evaluated on."
-    ),
-]
-Tprs = Annotated[
-    list[int] | None, typer.Option("--tpr", help="Make policy tprNN, which keeps NN % of images. [default: 95]")
-]
-Risk = Annotated[
-    float | None,
-    typer.Option(
-        help="Policy risk: the largest share of wrong answers among accepted ones. [default: 0.02, where there are "
-        "images enough for it]"
-    ),
-]
-Alpha = Annotated[float, typer.Option(help="How often policy risk may break its promise.")]
-EpsilonChoice = Annotated[
-    Literal["auto", "ood", "misclassified"],
-    typer.Option("--epsilon-by", help="Choose ε on OOD sets or on own mistakes; auto: on OOD sets where given."),
-]
-
 
 @dataclass(frozen=True)
 class _Options:
-    """What was asked for, beside the thing to calibrate."""
+    """The options of the command."""
 
     data: str | None
     ood: list[str]
@@ -58,13 +35,13 @@ class _Options:
         if (self.traffic is None) != (self.target_rejection is None):
             raise DataError("--traffic and --target-rejection belong together: give both, or neither.")
         if self.use_recommended == "ood" and not self.ood:
-            raise DataError("--use-recommended ood needs images of something else. Name a set with --ood.")
+            raise DataError("--use-recommended ood needs out-of-distribution images. Name a set with --ood.")
         if self.use_recommended is not None and self.target_rejection is not None:
             raise DataError("--use-recommended and --target-rejection would each set the default: give one of them.")
 
     @property
     def only_traffic(self) -> bool:
-        """Nothing but unlabelled images is given, which is enough for a target rejection rate."""
+        """Only unlabelled images are given: they are enough for a target rejection rate."""
         return self.traffic is not None and self.data is None and not self.ood
 
 
@@ -77,7 +54,7 @@ def calibrate(
             "set. [default: the calibration split of what it was trained on]"
         ),
     ] = None,
-    ood: OutsideSets = None,
+    ood: CalibrationOod = None,
     traffic: Annotated[
         Path | None, typer.Option(help="Unlabelled images of your own traffic: any folder of image files.")
     ] = None,
@@ -87,7 +64,7 @@ def calibrate(
     tpr: Tprs = None,
     risk: Risk = None,
     alpha: Alpha = 0.05,
-    epsilon_by: EpsilonChoice = "auto",
+    epsilon_by: EpsilonByOption = "auto",
     use_recommended: Annotated[
         Literal["ood", "mistakes"] | None,
         typer.Option(help="Make the score recommended for this purpose the default, with its policy."),
@@ -100,7 +77,7 @@ def calibrate(
     Unlabelled images are enough for a rejection rate:
     `confgate-train calibrate models/cifar10/4 --traffic examples --target-rejection 0.5`
 
-    With the images it was trained on, and images of something else, under data/:
+    With the images it was trained on, and out-of-distribution images, under data/:
     `confgate-train calibrate models/cifar10/4 --ood fashion_mnist --out models/cifar10/5`
 
     With photos of your own, in one sub-folder for each label:
@@ -200,7 +177,7 @@ def _show(calibrated: "Calibrated", usual: Default, options: _Options) -> Defaul
     from training.calibration.recommend import recommendations
     from training.calibration.table import as_text, policy_rows
 
-    _print(as_text(policy_rows(calibrated.scores, calibrated.inside, calibrated.right, calibrated.outside)))
+    _print(as_text(policy_rows(calibrated.scores, calibrated.in_distribution, calibrated.right, calibrated.ood)))
     for note in calibrated.notes:
         _print(f"note: {note}")
     found = recommendations(calibrated, usual.score)

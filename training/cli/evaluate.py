@@ -1,32 +1,18 @@
-"""`confgate-train evaluate` on the terminal."""
+"""`confgate-train evaluate`: bundles measured on out-of-distribution sets."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as Bar
 
-from training.cli.options import DataRoot
+from training.cli.options import OOD, DataRoot, DeviceOption, Limit, RunFolder
 from training.errors import DataError
 
-if TYPE_CHECKING:  # imported late, so that --help is quick
+if TYPE_CHECKING:  # imported late to keep --help fast
     from training.evaluation.evaluate import Settings
-    from training.evaluation.outputs import Progress
 
 console = Console()
-
-_OOD = typer.Option("--ood", help="An out-of-distribution set (see `data list`); may be given several times.")
-Ood = Annotated[list[str], _OOD]
-Limit = Annotated[int | None, typer.Option(help="A quick look: at most so many images of each set.", min=20)]
-DeviceOption = Annotated[Literal["auto", "cuda", "cpu"], typer.Option(help="Where ONNX Runtime computes.")]
-RunFolder = Annotated[
-    Path | None,
-    typer.Option("--run", help="The training run of the bundles, where `--set` or `--data` changed its recipe."),
-]
 
 
 def evaluate(
@@ -34,7 +20,7 @@ def evaluate(
     bundles: Annotated[
         list[Path] | None, typer.Argument(metavar="BUNDLE...", help="Bundles with a confidence branch.")
     ] = None,
-    ood: Annotated[list[str] | None, _OOD] = None,
+    ood: Annotated[list[str] | None, OOD] = None,
     baseline: Annotated[
         list[Path] | None,
         typer.Option(help="The network trained without the branch; one for each bundle, in the same order."),
@@ -72,6 +58,7 @@ def evaluate(
     from training.evaluation.combine import combine, evaluation_file
     from training.evaluation.evaluate import Settings
     from training.evaluation.evaluate import evaluate as run_evaluation
+    from training.evaluation.progress import progress_bar
     from training.evaluation.tables import notes_of, tables_of
     from training.evaluation.write import write_evaluation
 
@@ -102,7 +89,7 @@ def evaluate(
 
 
 def _refuse_beside_from(context: typer.Context) -> None:
-    """What was measured before cannot be measured otherwise now."""
+    """Options of a measurement have no effect on earlier evaluations, so they are an error."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name not in ("earlier", "out") and source is not None and source.name == "COMMANDLINE":
@@ -114,7 +101,7 @@ def _refuse_beside_from(context: typer.Context) -> None:
 
 
 def _said(path: Path) -> str:
-    """A path for a file that others read: of an absolute one they need the end only."""
+    """A path for a file that others read: an absolute one is shortened to its end."""
     return "/".join(path.parts[-2:]) if path.is_absolute() else str(path)
 
 
@@ -127,11 +114,3 @@ def _command(bundles: list[Path], baselines: list[Path], settings: "Settings") -
     if settings.limit is not None:
         words.append(f"--limit {settings.limit}")
     return " ".join(words)
-
-
-@contextmanager
-def progress_bar(on: Console) -> Iterator["Progress"]:
-    """One bar for the set of images being scored."""
-    with Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=on, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)

@@ -10,8 +10,9 @@ from service.errors import BundleError
 from training.cli.calibrate import calibrate
 from training.cli.data import data_app
 from training.cli.evaluate import evaluate
-from training.cli.export import export, import_onnx
+from training.cli.export import export
 from training.cli.fit import fit
+from training.cli.import_onnx import import_onnx
 from training.cli.report import report
 from training.cli.reproduce import reproduce
 from training.cli.xor import xor

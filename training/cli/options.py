@@ -1,8 +1,51 @@
-"""Options that several commands share."""
+"""Options, and one output, that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.console import Console
+
+if TYPE_CHECKING:  # keeps --help fast
+    from service.model.bundle import Bundle
 
 DataRoot = Annotated[Path, typer.Option("--data-root", help="Folder of the NAME.npz files.")]
+OOD = typer.Option("--ood", help="An out-of-distribution set (see `data list`); may be given several times.")
+Ood = Annotated[list[str], OOD]
+Limit = Annotated[int | None, typer.Option(help="A quick look: at most so many images of each set.", min=20)]
+DeviceOption = Annotated[Literal["auto", "cuda", "cpu"], typer.Option(help="Where ONNX Runtime computes.")]
+RunFolder = Annotated[
+    Path | None,
+    typer.Option("--run", help="The training run of the bundles, where `--set` or `--data` changed its recipe."),
+]
+
+CalibrationOod = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="An out-of-distribution set (see `data list`); may be given several times. 1,000 images of it set the "
+        "policy ood_holdout and ε; the others are for evaluation."
+    ),
+]
+Tprs = Annotated[
+    list[int] | None, typer.Option("--tpr", help="Make policy tprNN, which keeps NN % of images. [default: 95]")
+]
+Risk = Annotated[
+    float | None,
+    typer.Option(
+        help="Policy risk: the largest share of wrong answers among accepted ones. [default: 0.02, where there are "
+        "images enough for it]"
+    ),
+]
+Alpha = Annotated[float, typer.Option(help="How often policy risk may break its promise.")]
+EpsilonByOption = Annotated[
+    Literal["auto", "ood", "misclassified"],
+    typer.Option("--epsilon-by", help="Choose ε on OOD sets or on own mistakes; auto: on OOD sets where given."),
+]
+
+Out = Annotated[Path, typer.Option(help="The bundle to write: models/NAME/VERSION.")]
+
+
+def show_bundle(bundle: "Bundle", console: Console) -> None:
+    """Prints the card and where the bundle is."""
+    console.print((bundle.folder / "CARD.md").read_text(), markup=False, highlight=False, soft_wrap=True)
+    console.print(f"wrote {bundle.folder}", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`confgate-train report` on the terminal."""
+"""`confgate-train report`: a bundle in pictures and plain words."""
 
 import io
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from training.cli.evaluate import DeviceOption, Limit, Ood, RunFolder, progress_bar
-from training.cli.options import DataRoot
+from training.cli.options import DataRoot, DeviceOption, Limit, Ood, RunFolder
+from training.evaluation.progress import progress_bar
 
 console = Console()
 

@@ -1,4 +1,4 @@
-"""`confgate-train reproduce` on the terminal."""
+"""`confgate-train reproduce`: one of the paper's tables, from training to figures."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from training.cli.evaluate import Limit
-from training.cli.options import DataRoot
+from training.cli.options import DataRoot, Limit
 
 console = Console()
 

@@ -1,8 +1,9 @@
-"""Evaluations made at different times and places, put together from their evaluation.json alone."""
+"""Evaluations made at different times and places, combined from their evaluation.json alone."""
 
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from training.errors import DataError
 from training.evaluation.evaluate import Evaluation, Group, check_numbers
 from training.evaluation.measure import MeasuredNetwork
-from training.evaluation.ood_sets import title_of
+from training.evaluation.ood_sets import MeasuredSet, title_of
 from training.evaluation.write import FORMAT
 
 _EVALUATION = TypeAdapter(Evaluation)
@@ -34,10 +35,10 @@ def evaluation_file(path: Path) -> Path:
 
 
 def read_evaluation(file: Path) -> Evaluation:
-    """What `evaluate` wrote; a file of another format, or cut off, is refused."""
+    """Reads what `evaluate` wrote; a file of another format, or a truncated one, is an error."""
     try:
         content: Any = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as problem:  # of the encoding as well as of the syntax
+    except ValueError as problem:  # covers encoding and syntax
         raise DataError(f"{file} is not JSON: {problem}. Expected what 'evaluate' wrote.") from problem
     found = content.get("format") if isinstance(content, dict) else None
     if found != FORMAT:
@@ -56,18 +57,22 @@ def read_evaluation(file: Path) -> Evaluation:
 
 
 def combine(files: Iterable[Path]) -> Evaluation:
-    """One evaluation of all the networks; what was not measured alike, on the same images, is refused."""
+    """One evaluation of all networks; those measured on other images or in another way are an error."""
     earlier = [Earlier(file, read_evaluation(file)) for file in files]
     _must_agree(earlier, "--limit", lambda one: one.limit)
     _must_agree(earlier, "choice of ε", lambda one: one.epsilon)
     _must_agree(earlier, "sets of images", lambda one: sorted(s.name for s in one.outside))
     for name in (one.name for one in earlier[0].evaluation.outside):
-        _must_agree(earlier, f"images of {name}", lambda one, name=name: next(s for s in one.outside if s.name == name))
+        _must_agree(earlier, f"images of {name}", partial(_set_named, name))
     members: dict[tuple[str, str], list[tuple[Path, Group]]] = {}
     for one in earlier:
         for group in one.evaluation.groups:
             members.setdefault((group.inside, group.network), []).append((one.file, group))
     return replace(earlier[0].evaluation, groups=tuple(_joined(groups) for groups in members.values()))
+
+
+def _set_named(name: str, evaluation: Evaluation) -> MeasuredSet:
+    return next(one for one in evaluation.outside if one.name == name)
 
 
 def _must_agree(earlier: list[Earlier], what: str, of: Callable[[Evaluation], object]) -> None:
@@ -101,7 +106,7 @@ def _joined(groups: list[tuple[Path, Group]]) -> Group:
 
 
 def _check_networks(what: str, networks: list[tuple[Path, MeasuredNetwork]]) -> None:
-    """Each training once, and all of a kind trained and measured alike."""
+    """Each training occurs once, and all of a role were trained and measured alike."""
     seen: dict[object, Path] = {}
     for file, network in networks:
         identities: list[object] = [network.graphs]

@@ -1,4 +1,4 @@
-"""Several bundles and their baselines, grouped by what they were trained on, with mean and spread over the pairs."""
+"""Several bundles and their baselines, grouped by training data and network, with mean and spread over the pairs."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping
@@ -8,7 +8,7 @@ from pathlib import Path
 from service.model.bundle import Bundle, load_bundle
 from service.model.session import Device
 from training.errors import DataError
-from training.evaluation.in_distribution import Inside, inside_of
+from training.evaluation.in_distribution import InDistribution, in_distribution_of
 from training.evaluation.measure import (
     METHODS,
     EpsilonChoice,
@@ -16,19 +16,20 @@ from training.evaluation.measure import (
     MeasuredNetwork,
     Method,
     NetworkRole,
-    NetworkScores,
     digest_of_graphs,
     measure_network,
 )
-from training.evaluation.ood_sets import MeasuredSet, Outside, load_sets
-from training.evaluation.outputs import BundleOutputs, Progress, silent
+from training.evaluation.ood_sets import MeasuredSet, OodSet, load_sets
+from training.evaluation.outputs import BundleOutputs
+from training.evaluation.progress import Progress, silent
+from training.evaluation.scores import NetworkScores
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over n trainings and the standard deviation between them, which one training does not have.
+    """A mean over n trainings and the standard deviation between them; None for one training.
 
-    One training may have a 95 % interval instead: over its test images, so it says nothing of other trainings.
+    One training may have a 95 % interval instead, over its test images: it says nothing about other trainings.
     """
 
     mean: float
@@ -44,7 +45,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class Group:
-    """Networks of one kind trained on one set: the i-th baseline belongs to the i-th bundle."""
+    """Networks of one kind trained on one set: the i-th baseline belongs to the i-th bundle.
+
+    The fields of this class and of `Evaluation` are keys of evaluation.json.
+    """
 
     inside: str
     network: str
@@ -55,16 +59,16 @@ class Group:
 
     @property
     def methods(self) -> tuple[Method, ...]:
-        """The columns this group has figures for, in the table's order."""
+        """The columns that this group has figures for, in the table's order."""
         measured = {row.method for network in self.networks for row in network.rows}
         return tuple(method for method in METHODS if method.key in measured)
 
-    def rows(self, method: str, outside: str) -> list[Measured]:
-        """One a network; empty where the method was not measured."""
-        return [r for network in self.networks for r in network.rows if (r.method, r.outside) == (method, outside)]
+    def rows(self, method: str, ood: str) -> list[Measured]:
+        """One for each network; empty if the method was not measured."""
+        return [r for network in self.networks for r in network.rows if (r.method, r.outside) == (method, ood)]
 
-    def spread(self, method: str, outside: str, metric: str) -> Spread | None:
-        rows = self.rows(method, outside)
+    def spread(self, method: str, ood: str, metric: str) -> Spread | None:
+        rows = self.rows(method, ood)
         if not rows:
             return None
         spread = Spread.of(row.metrics[metric] for row in rows)
@@ -79,6 +83,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Evaluation:
+    """All groups, and what they were measured on."""
+
     groups: tuple[Group, ...]
     outside: tuple[MeasuredSet, ...]
     epsilon: EpsilonChoice | None  # None: no preprocessed score was measured
@@ -99,7 +105,7 @@ class Settings:
     epsilon: EpsilonChoice = "per-set"
     limit: int | None = None
     device: Device = "auto"
-    runs: Mapping[Path, Path] = field(default_factory=dict)  # the training run of a bundle, where it is known
+    runs: Mapping[Path, Path] = field(default_factory=dict)  # the training run of a bundle, if known
     preprocessed: bool = True  # also the scores that need the perturbed graph
     intervals: bool = False  # bootstrap intervals of every metric
 
@@ -107,43 +113,45 @@ class Settings:
 def evaluate(
     bundles: Iterable[Path], baselines: Iterable[Path], settings: Settings, progress: Progress = silent
 ) -> Evaluation:
-    """Measures all bundles; those with a branch and those without are told apart and must be where they belong."""
+    """Measures all bundles: `bundles` must have a confidence branch, `baselines` must not."""
     loaded: list[tuple[NetworkRole, Bundle]] = [("branch", load_bundle(folder)) for folder in bundles]
     loaded += [("baseline", load_bundle(folder)) for folder in baselines]
     placed = [
-        (role, bundle, inside_of(bundle, settings.data_root, settings.runs.get(bundle.folder), settings.limit))
+        (role, bundle, in_distribution_of(bundle, settings.data_root, settings.runs.get(bundle.folder), settings.limit))
         for role, bundle in loaded
     ]
-    for role, bundle, inside in placed:
-        _check(role, bundle, inside, settings)
+    for role, bundle, in_distribution in placed:
+        _check(role, bundle, in_distribution, settings)
     sizes = {bundle.manifest.input.width for _, bundle, _ in placed}
     if len(sizes) > 1:
         raise DataError(f"the bundles have inputs of {sorted(sizes)} pixels. Evaluate each size by itself.")
-    outside = load_sets(list(settings.ood), settings.data_root, sizes.pop(), settings.limit)
-    groups: dict[tuple[str, str], list[tuple[NetworkRole, Bundle, Inside]]] = {}
-    for role, bundle, inside in placed:
-        groups.setdefault((inside.dataset, inside.network), []).append((role, bundle, inside))
+    ood_sets = load_sets(list(settings.ood), settings.data_root, sizes.pop(), settings.limit)
+    groups: dict[tuple[str, str], list[tuple[NetworkRole, Bundle, InDistribution]]] = {}
+    for role, bundle, in_distribution in placed:
+        groups.setdefault((in_distribution.dataset, in_distribution.network), []).append(
+            (role, bundle, in_distribution)
+        )
     for members in groups.values():
         _check_pairs(members)
     return Evaluation(
-        tuple(_measure_group(members, outside, settings, progress) for members in groups.values()),
-        tuple(one.measured for one in outside),
+        tuple(_measure_group(members, ood_sets, settings, progress) for members in groups.values()),
+        tuple(one.measured for one in ood_sets),
         settings.epsilon if settings.preprocessed else None,
         settings.limit,
     )
 
 
 def _measure_group(
-    members: list[tuple[NetworkRole, Bundle, Inside]],
-    outside: tuple[Outside, ...],
+    members: list[tuple[NetworkRole, Bundle, InDistribution]],
+    ood_sets: tuple[OodSet, ...],
     settings: Settings,
     progress: Progress,
 ) -> Group:
     networks = []
-    for role, bundle, inside in members:
+    for role, bundle, in_distribution in members:
         outputs = BundleOutputs(bundle, settings.out / "scores", settings.device, _named(bundle, progress))
         scores = NetworkScores(outputs, settings.preprocessed)
-        networks.append(measure_network(role, scores, inside, outside, settings.epsilon, settings.intervals))
+        networks.append(measure_network(role, scores, in_distribution, ood_sets, settings.epsilon, settings.intervals))
     first = members[0][2]
     return Group(
         first.dataset, first.network, first.fingerprint, len(first.test), len(first.calibration), tuple(networks)
@@ -155,7 +163,7 @@ def _named(bundle: Bundle, progress: Progress) -> Callable[[str, int, int], None
     return lambda what, done, total: progress(f"{name}: {what}", done, total)
 
 
-def _check(role: str, bundle: Bundle, inside: Inside, settings: Settings) -> None:
+def _check(role: str, bundle: Bundle, in_distribution: InDistribution, settings: Settings) -> None:
     if role == "branch" and not bundle.manifest.has_confidence:
         raise DataError(f"{bundle.folder} has no confidence branch, so it can only be a --baseline.")
     if role == "baseline" and bundle.manifest.has_confidence:
@@ -163,14 +171,14 @@ def _check(role: str, bundle: Bundle, inside: Inside, settings: Settings) -> Non
             f"--baseline {bundle.folder} has a confidence branch; the baseline is the network trained without it "
             f"(a recipe that ends in -baseline)."
         )
-    if inside.dataset in settings.ood:
+    if in_distribution.dataset in settings.ood:
         raise DataError(
-            f"--ood {inside.dataset}: {bundle.folder} was trained on it, so its images are in-distribution."
+            f"--ood {in_distribution.dataset}: {bundle.folder} was trained on it, so its images are in-distribution."
         )
 
 
-def _check_pairs(members: list[tuple[NetworkRole, Bundle, Inside]]) -> None:
-    """Seeds may differ in number, but never the data, or means would be over different images."""
+def _check_pairs(members: list[tuple[NetworkRole, Bundle, InDistribution]]) -> None:
+    """A group needs as many baselines as bundles, or none, all trained on the same data, each training once."""
     by_role = {role: [bundle for r, bundle, _ in members if r == role] for role in ("branch", "baseline")}
     dataset, network = members[0][2].dataset, members[0][2].network
     if not by_role["branch"]:
@@ -179,7 +187,7 @@ def _check_pairs(members: list[tuple[NetworkRole, Bundle, Inside]]) -> None:
             f"Give both of a pair, or neither."
         )
     check_numbers(f"{network} on {dataset}", len(by_role["branch"]), len(by_role["baseline"]))
-    if len({inside.fingerprint for _, _, inside in members}) > 1:
+    if len({in_distribution.fingerprint for _, _, in_distribution in members}) > 1:
         raise DataError(f"the bundles of {network} on {dataset} were trained on different images or splits of them.")
     seen: dict[str, Path] = {}
     for _, bundle, _ in members:

@@ -1,4 +1,4 @@
-"""The very images a bundle was calibrated and may be tested on, found again from what it says of its making."""
+"""The images that a bundle was calibrated on and those to test it on, found from its provenance."""
 
 import json
 from dataclasses import dataclass
@@ -14,19 +14,21 @@ from training.recipe import Data, Recipe, load_recipe, parse_recipe
 
 
 @dataclass(frozen=True)
-class Inside:
-    """A bundle's own kind of images: `calibration` may set thresholds, `test` is only reported on."""
+class InDistribution:
+    """A bundle's in-distribution images: `calibration` may set thresholds, `test` is only reported on."""
 
     dataset: str
     network: str
     fingerprint: str
     calibration: LabelledImages
     test: LabelledImages
-    budget: float | None = None  # β of the training, where its run tells it
+    budget: float | None = None  # β of the training, if its run is known
 
 
-def inside_of(bundle: Bundle, data_root: Path, run: Path | None = None, limit: int | None = None) -> Inside:
-    """Finds the data by the bundle's recipe, or by the run it was exported from; other data than it saw is refused."""
+def in_distribution_of(
+    bundle: Bundle, data_root: Path, run: Path | None = None, limit: int | None = None
+) -> InDistribution:
+    """Finds the data by the bundle's recipe, or by the run it was exported from; other data is an error."""
     recipe = recipe_of_run(run) if run is not None else _recipe_of(bundle)
     try:
         splits = _splits(recipe.data, data_root)
@@ -45,7 +47,7 @@ def inside_of(bundle: Bundle, data_root: Path, run: Path | None = None, limit: i
             f"--data-root at the data it saw, or give --run, the folder of its training, if that changed fields of "
             f"the recipe."
         )
-    return Inside(
+    return InDistribution(
         dataset=recipe.data.dataset,
         network=recipe.network.name,
         fingerprint=splits.fingerprint,
@@ -56,13 +58,14 @@ def inside_of(bundle: Bundle, data_root: Path, run: Path | None = None, limit: i
 
 
 def spread_indices(images: int, limit: int | None) -> np.ndarray:
-    """At most `limit` of so many images, evenly spaced: sets may be sorted by class."""
+    """Indices of at most `limit` images, evenly spaced: sets may be sorted by class."""
     if limit is None or images <= limit:
         return np.arange(images)
     return np.linspace(0, images - 1, limit).round().astype(np.int64)
 
 
 def recipe_of_run(run: Path) -> Recipe:
+    """The recipe that a run was trained with, including changes by `--set`."""
     record = run / "run.json"
     if not record.is_file():
         raise RecipeError(f"{run} holds no training run. Expected a folder written by 'confgate-train fit … --out'.")
@@ -70,7 +73,7 @@ def recipe_of_run(run: Path) -> Recipe:
 
 
 def _budget_of(bundle: Bundle, run: Path, recipe: Recipe) -> float | None:
-    """β as it was trained with; a run may be given for its data alone, and a recipe's name does not tell of `--set`."""
+    """β of the training; None for a run of another network, which may be given for its data alone."""
     made = bundle.manifest.provenance
     own = (recipe.name, json.loads((run / "run.json").read_text())["seed"]) == (made.recipe, made.seed)
     return recipe.confidence.budget if own and recipe.confidence.enabled else None

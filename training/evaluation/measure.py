@@ -1,7 +1,7 @@
-"""One network on its own test images and on sets of others: every score, five metrics, three thresholds.
+"""One network on its in-distribution test images and on OOD sets: every score, five metrics, three thresholds.
 
-Test images are only measured on. ε and thresholds come from calibration images; the one figure that looks at test
-images to choose a threshold, `best on test`, is the detection error itself, by its definition.
+ε and thresholds come from calibration images. Only `best on test` chooses a threshold on test images: it is the
+detection error itself, by its definition.
 """
 
 import hashlib
@@ -13,25 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.model.bundle import Bundle
-from service.model.scores import Floats, ScoreName, score_images
+from service.model.scores import Floats, ScoreName
+from training.calibration.epsilon import EPSILON_IMAGES, EPSILONS, least_error
 from training.calibration.policies import FEWEST_MISTAKES
-from training.evaluation.in_distribution import Inside, spread_indices
-from training.evaluation.ood_sets import Outside
-from training.evaluation.outputs import BundleOutputs, ImageSet
-from training.evaluation.scores import needs_perturbed_graph, scores_of
-from training.graphs.perturbed import EPSILON_IMAGES, EPSILONS
+from training.evaluation.in_distribution import InDistribution, spread_indices
+from training.evaluation.ood_sets import OodSet
+from training.evaluation.outputs import ImageSet
+from training.evaluation.scores import NetworkScores
 from training.metrics.detection import detection_error, detection_error_at, detection_metrics
 from training.metrics.intervals import Intervals, detection_intervals
 
 NetworkRole = Literal["baseline", "branch"]
 # per-set: the paper's way, one ε for each out-of-distribution set; per-model: one for all of them together;
-# bundle: the one the bundle holds, which is what is served.
+# bundle: the one in the bundle, which is served.
 EpsilonChoice = Literal["per-set", "per-model", "bundle"]
 
 
 @dataclass(frozen=True)
 class Method:
-    """A column of the table: a score of the baseline network or of the one with the branch."""
+    """A column of the table: a score of the baseline network or of the network with the branch."""
 
     key: str
     title: str
@@ -57,7 +57,7 @@ PAPER_PAIRS = (("baseline", "confidence"), ("odin", "confidence_preprocessed"))
 
 @dataclass(frozen=True)
 class Thresholds:
-    """δ on the score's unbounded scale, and the detection error each gives on the test images."""
+    """δ on the score's unbounded scale, and the detection error of each on the test images."""
 
     best: float
     best_error: float
@@ -69,7 +69,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Measured:
-    """One method on one out-of-distribution set; shares are fractions."""
+    """One method on one OOD set; shares are fractions. The fields are keys of evaluation.json."""
 
     method: str
     outside: str
@@ -78,12 +78,12 @@ class Measured:
     epsilon: float | None
     n_inside: int
     n_outside: int
-    intervals: Intervals | None = None  # 95 %, over the test images, of each metric; None: not asked for
+    intervals: Intervals | None = None  # 95 %, over the test images, of each metric; None: not computed
 
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """One training; `graphs` tells it from every other, also from one of the same name."""
+    """One training; `graphs` identifies it, also among bundles of the same name."""
 
     bundle: str
     role: NetworkRole
@@ -96,50 +96,19 @@ class MeasuredNetwork:
     budget: float | None = None  # β; None: a baseline, or its training run was not given
 
 
-@dataclass
-class NetworkScores:
-    """The scores of one bundle on any set of images, at any ε."""
-
-    outputs: BundleOutputs
-    preprocessed: bool = True
-
-    @property
-    def names(self) -> tuple[ScoreName, ...]:
-        """Also those the bundle has no thresholds for, as long as its graphs give them."""
-        found = scores_of(self.outputs.bundle)
-        return found if self.preprocessed else tuple(name for name in found if not needs_perturbed_graph(name))
-
-    def of(self, score: ScoreName, sets: Iterable[ImageSet], epsilon: float | None) -> Floats:
-        """One score [N] on the unbounded scale, by the functions that serve."""
-        stored = self.outputs.bundle.manifest.scores.get(score)
-        parts = []
-        for images in sets:
-            found = self.outputs.clean(images) if epsilon is None else self.outputs.preprocessed(images, epsilon)
-            parts.append(score_images(score, found) if stored is None else stored.of_images(score, found))
-        return np.concatenate(parts)
-
-    def stored_epsilon(self, score: ScoreName) -> float | None:
-        stored = self.outputs.bundle.manifest.scores.get(score)
-        return None if stored is None else stored.epsilon
-
-    def right(self, images: ImageSet, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-        answers = self.outputs.clean(images)["logits"].argmax(axis=1)
-        return np.asarray(answers == labels)
-
-
 def measure_network(
     role: NetworkRole,
     scores: NetworkScores,
-    inside: Inside,
-    outside: Iterable[Outside],
+    in_distribution: InDistribution,
+    ood_sets: Iterable[OodSet],
     choice: EpsilonChoice,
     intervals: bool = False,
 ) -> MeasuredNetwork:
-    """Every method this network can be judged by, on every set."""
-    sets = tuple(outside)
-    test = ImageSet(f"{inside.dataset} test", inside.test.images)
-    calibration = ImageSet(f"{inside.dataset} calibration", inside.calibration.images)
-    right = scores.right(calibration, inside.calibration.labels)
+    """Every method of this network, on every set."""
+    sets = tuple(ood_sets)
+    test = ImageSet(f"{in_distribution.dataset} test", in_distribution.test.images)
+    calibration = ImageSet(f"{in_distribution.dataset} calibration", in_distribution.calibration.images)
+    right = scores.right(calibration, in_distribution.calibration.labels)
     rows = []
     for method in (m for m in METHODS if m.role == role and m.score in scores.names):
         epsilons = _epsilons(method.score, scores, calibration, sets, choice)
@@ -162,7 +131,7 @@ def measure_network(
                     intervals=detection_intervals(test_in, test_out) if intervals else None,
                 )
             )
-    answers_right = scores.right(test, inside.test.labels)
+    answers_right = scores.right(test, in_distribution.test.labels)
     bundle = scores.outputs.bundle
     made = bundle.manifest.provenance
     return MeasuredNetwork(
@@ -174,12 +143,12 @@ def measure_network(
         classification_error=float(1 - answers_right.mean()),
         n=len(test),
         rows=tuple(rows),
-        budget=inside.budget if role == "branch" else None,
+        budget=in_distribution.budget if role == "branch" else None,
     )
 
 
 def digest_of_graphs(bundle: Bundle) -> str:
-    """Of the forward graph and its weights: the same for every version of a bundle that was only calibrated anew."""
+    """Of the forward graph and its weights: the same for all versions of a bundle that differ in calibration only."""
     digest = hashlib.sha256()
     for file in (bundle.manifest.graphs["forward"], *bundle.manifest.external_data):
         digest.update(file.sha256.encode())
@@ -187,9 +156,9 @@ def digest_of_graphs(bundle: Bundle) -> str:
 
 
 def _epsilons(
-    score: ScoreName, scores: NetworkScores, calibration: ImageSet, sets: tuple[Outside, ...], choice: EpsilonChoice
+    score: ScoreName, scores: NetworkScores, calibration: ImageSet, sets: tuple[OodSet, ...], choice: EpsilonChoice
 ) -> dict[str, float | None]:
-    """The ε for each set; None for a score that moves nothing."""
+    """The ε for each set; None for a score without preprocessing."""
     stored = scores.stored_epsilon(score)
     if stored is None:
         return {one.name: None for one in sets}
@@ -203,23 +172,20 @@ def _epsilons(
     return {one.name: best for one in sets}
 
 
-def best_epsilon(
-    score: ScoreName, scores: NetworkScores, calibration: ImageSet, outside: tuple[ImageSet, ...]
-) -> float:
-    """The ε of least detection error between calibration images of both kinds; of equally good ones the smallest."""
-    for images in (calibration, *outside):
+def best_epsilon(score: ScoreName, scores: NetworkScores, calibration: ImageSet, ood: tuple[ImageSet, ...]) -> float:
+    """The ε of least detection error between in-distribution and OOD calibration images."""
+    for images in (calibration, *ood):
         scores.outputs.prepare(images, EPSILONS)
-    errors = [
-        detection_error(scores.of(score, [calibration], epsilon), scores.of(score, outside, epsilon)).detection_error
-        for epsilon in EPSILONS
-    ]
-    return EPSILONS[int(np.argmin(errors))]
+    return least_error(
+        (scores.of(score, [calibration], epsilon) for epsilon in EPSILONS),
+        (scores.of(score, ood, epsilon) for epsilon in EPSILONS),
+    )
 
 
 def _prepare_chosen(
-    scores: NetworkScores, own: tuple[ImageSet, ...], sets: tuple[Outside, ...], epsilons: dict[str, float | None]
+    scores: NetworkScores, own: tuple[ImageSet, ...], sets: tuple[OodSet, ...], epsilons: dict[str, float | None]
 ) -> None:
-    """Moves images that several sets of the table need, by all their ε together: that is less work than one by one."""
+    """Computes all ε of an image set in one pass: sets of the table may share images, and need different ε."""
     together: dict[str, tuple[ImageSet, set[float]]] = {}
     for one in sets:
         epsilon = epsilons[one.name]

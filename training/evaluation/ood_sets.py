@@ -1,4 +1,4 @@
-"""Out-of-distribution sets for an evaluation: each image is loaded and scored once, also where sets share it."""
+"""Out-of-distribution sets for an evaluation: each image is loaded and scored once, even if sets share it."""
 
 import hashlib
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ def title_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class MeasuredSet:
-    """What tables say of a set; `digest` tells whether another evaluation saw the same images."""
+    """A set as tables show it; `digest` tells whether another evaluation saw the same images."""
 
     name: str
     made_of: tuple[str, ...]
@@ -52,12 +52,12 @@ class MeasuredSet:
 
     @property
     def stand_ins(self) -> tuple[str, ...]:
-        """The parts that are not the paper's own."""
+        """The parts that are not the paper's own sets."""
         return tuple(part for part in self.made_of if part in STAND_INS.values())
 
 
 @dataclass(frozen=True)
-class Outside:
+class OodSet:
     """One row of the table: `calibration` may choose ε and thresholds, `test` is reported on."""
 
     name: str
@@ -67,6 +67,7 @@ class Outside:
 
     @property
     def measured(self) -> MeasuredSet:
+        """What an evaluation records about this set."""
         digest = hashlib.sha256()
         for images in (*self.calibration, *self.test):
             digest.update(images.digest.encode())
@@ -79,14 +80,14 @@ class Outside:
         )
 
 
-def load_sets(names: list[str], root: Path, size: int, limit: int | None = None) -> tuple[Outside, ...]:
+def load_sets(names: list[str], root: Path, size: int, limit: int | None = None) -> tuple[OodSet, ...]:
     """The named sets; `all_images` is the union of its parts, which are scored once."""
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise DataError(f"--ood names {', '.join(repeated)} more than once.")
-    parts: dict[str, Outside] = {}
+    parts: dict[str, OodSet] = {}
 
-    def part(name: str) -> Outside:
+    def part(name: str) -> OodSet:
         if name not in parts:
             parts[name] = _load(name, root, size, limit)
         return parts[name]
@@ -95,7 +96,7 @@ def load_sets(names: list[str], root: Path, size: int, limit: int | None = None)
     for name in names:
         members = [part(member) for member in (all_images_parts(root) if name == ALL else (name,))]
         sets.append(
-            Outside(
+            OodSet(
                 name,
                 tuple(image_set for member in members for image_set in member.calibration),
                 tuple(image_set for member in members for image_set in member.test),
@@ -106,14 +107,14 @@ def load_sets(names: list[str], root: Path, size: int, limit: int | None = None)
 
 
 def present_or_stand_in(name: str, root: Path) -> str:
-    """The set itself where it is there, else the one that stands in for it; else the name, for load_sets to refuse."""
+    """The set itself if present, else its stand-in if that is present; else the name, which load_sets rejects."""
     substitute = STAND_INS.get(name)
     if substitute and not (root / f"{name}.npz").is_file() and (root / f"{substitute}.npz").is_file():
         return substitute
     return name
 
 
-def _load(name: str, root: Path, size: int, limit: int | None) -> Outside:
+def _load(name: str, root: Path, size: int, limit: int | None) -> OodSet:
     if name not in CATALOGUE and not (root / f"{name}.npz").is_file():
         present = sorted({path.stem for path in root.glob("*.npz")} | {*NOISE, ALL})
         raise DataError(
@@ -125,4 +126,4 @@ def _load(name: str, root: Path, size: int, limit: int | None) -> Outside:
         ImageSet(f"{name} {part}", images if limit is None else images[spread_indices(len(images), limit)])
         for part, images in (("calibration", loaded.calibration), ("test", loaded.test))
     )
-    return Outside(name, (calibration,), (test,), (name,))
+    return OodSet(name, (calibration,), (test,), (name,))

@@ -1,11 +1,11 @@
-"""What a bundle's graphs answer for sets of images, kept on disk so that an evaluation is never computed twice.
+"""What a bundle's graphs answer for sets of images, kept on disk: a stopped evaluation continues where it was.
 
-A file is named after everything its content depends on: the hashes of the graphs, the pixels, ε and the device. Kept
-are the graph's outputs, not scores, so that a score that is added later needs no new pass over the images.
+A file is named after everything its content depends on: the hashes of the graphs, the pixels, ε and the device. The
+graph's outputs are kept, not scores: a score that is added later needs no new pass over the images.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,25 +20,20 @@ from service.model.bundle import Bundle, GraphName
 from service.model.images import Pixels
 from service.model.scores import Outputs
 from service.model.session import CPU, Device, OnnxSession, choose_providers, open_session
-from training.bundles.figures import as_served
 from training.data.folder import FolderImages
 from training.data.splits import Images
-from training.graphs.from_torch import FORWARD_BATCH, PERTURBED_BATCH
-from training.graphs.perturbed_images import MovedImages, open_moved_images
+from training.evaluation.progress import Progress, silent
+from training.graphs.perturbed_images import PerturbedImages, open_perturbed_images
+from training.graphs.run import FORWARD_BATCH, PERTURBED_BATCH, as_served
 
 BATCHES: dict[GraphName, int] = {"forward": FORWARD_BATCH, "perturbed": PERTURBED_BATCH}
 HASHED_AT_ONCE = 250
 Kept = dict[str, NDArray[np.float32]]
-Progress = Callable[[str, int, int], None]  # what is computed, images done, images in all
-
-
-def silent(_what: str, _done: int, _total: int) -> None:
-    """No progress is shown."""
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images under the name a person sees."""
+    """Images, and their name in messages and file names."""
 
     name: str
     images: Images | FolderImages
@@ -57,7 +52,7 @@ class ImageSet:
 
 @dataclass
 class BundleOutputs:
-    """The answers of one bundle, computed when first asked for."""
+    """The answers of one bundle, computed at first use."""
 
     bundle: Bundle
     folder: Path
@@ -74,20 +69,20 @@ class BundleOutputs:
         return self._memory[path]
 
     def preprocessed(self, images: ImageSet, epsilon: float) -> Outputs:
-        """The output that only the perturbed graph has, for images moved by ε; by nothing, it is the clean one."""
+        """The output that only the perturbed graph has, for images perturbed by ε; with ε = 0 it is the clean one."""
         if epsilon == 0:
             return {f"{name}_preprocessed": rows for name, rows in self.clean(images).items()}
         self.prepare(images, [epsilon])
         return self._memory[self._path("perturbed", images, epsilon)]
 
     def prepare(self, images: ImageSet, epsilons: Iterable[float]) -> None:
-        """Computes `preprocessed` for several ε in one pass over the images, which finds their direction once."""
+        """Computes `preprocessed` for several ε in one pass, which finds the gradient direction once."""
         paths = {epsilon: self._path("perturbed", images, epsilon) for epsilon in sorted(set(epsilons) - {0})}
         missing = [epsilon for epsilon, path in paths.items() if not self._is_kept(path, images)]
         if not missing:
             return
         what = f"{images.name}, ε = {', '.join(f'{epsilon:g}' for epsilon in missing)}"
-        parts = [self._moved.run(batch, missing) for batch in self._batches("perturbed", images, what)]
+        parts = [self._perturbed.run(batch, missing) for batch in self._batches("perturbed", images, what)]
         for epsilon, of_epsilon in zip(missing, zip(*parts, strict=True), strict=True):
             self._keep(paths[epsilon], of_epsilon)
 
@@ -109,12 +104,12 @@ class BundleOutputs:
         for file in (manifest.graphs[graph], *manifest.external_data):
             digest.update(file.sha256.encode())
         digest.update(images.digest.encode())
-        # TF32 is off, but a GPU still rounds otherwise than a CPU.
+        # TF32 is off, but a GPU still rounds differently from a CPU.
         on_cpu = choose_providers(self.device, onnxruntime.get_available_providers()) == [CPU]
         digest.update(repr((manifest.input.model_dump_json(), epsilon, on_cpu)).encode())
         set_name = "".join(c if c.isalnum() else "-" for c in images.name)
-        moved = "" if epsilon is None else f"-epsilon-{epsilon:g}"
-        name = f"{set_name}{moved}-{digest.hexdigest()[:16]}.npz"
+        suffix = "" if epsilon is None else f"-epsilon-{epsilon:g}"
+        name = f"{set_name}{suffix}-{digest.hexdigest()[:16]}.npz"
         return self.folder / f"{manifest.name}-{manifest.version}" / name
 
     def _batches(self, graph: GraphName, images: ImageSet, what: str) -> Iterator[Pixels]:
@@ -125,16 +120,16 @@ class BundleOutputs:
 
     @cached_property
     def _forward(self) -> OnnxSession:
-        # All CPUs: unlike a server, an evaluation has nothing else to do meanwhile.
+        # All CPUs: unlike a server, an evaluation has nothing else to do.
         return open_session(self.bundle, "forward", self.device, usable_cpus(), BATCHES["forward"])
 
     @cached_property
-    def _moved(self) -> MovedImages:
-        return open_moved_images(self.bundle, self.device, usable_cpus(), BATCHES["perturbed"])
+    def _perturbed(self) -> PerturbedImages:
+        return open_perturbed_images(self.bundle, self.device, usable_cpus(), BATCHES["perturbed"])
 
 
 def _read(path: Path, images: int) -> Kept | None:
-    """What was kept, or None: a file that is cut off or of another length is computed again."""
+    """What was kept, or None: a truncated file, or one of another length, is computed again."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             kept = {name: file[name] for name in file.files}

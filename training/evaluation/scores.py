@@ -1,44 +1,24 @@
 """Scores of images under a bundle, by ONNX Runtime on its exported graphs: what is measured is what is served.
 
-Every score that the graphs allow can be asked for, also of a bundle that was written before that score existed;
-only `typicality` needs the quantiles that a newer bundle holds.
+Every score that the graphs allow is available, also for a bundle that was written before that score existed; only
+`typicality` needs the quantiles that a newer bundle holds.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.model.bundle import Bundle
 from service.model.scores import PREPROCESSED_SCORES, Floats, ScoreName, score_images
-from training.bundles.figures import as_served
-from training.errors import DataError
-from training.graphs.from_torch import open_graph, run_graph
+from training.evaluation.outputs import BundleOutputs, ImageSet
 
 FORWARD_SCORES: tuple[ScoreName, ...] = ("max_softmax", "energy", "max_logit")  # any classifier has these
 
 
-@dataclass(frozen=True)
-class ScoredImages:
-    """Every score asked for [N], and the logits [N,K] they go with."""
-
-    scores: dict[ScoreName, Floats]
-    logits: NDArray[np.float32]
-
-    def right(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each answer is right."""
-        return np.asarray(self.logits.argmax(axis=1) == labels)
-
-
-def needs_perturbed_graph(name: ScoreName) -> bool:
-    """Whether a score is read from the perturbed graph, at three to four times the work of the forward one."""
-    return name in PREPROCESSED_SCORES
-
-
 def scores_of(bundle: Bundle) -> tuple[ScoreName, ...]:
-    """Every score that can be computed with this bundle: confidence first, what needs the perturbed graph last."""
+    """Every score that can be computed with this bundle: confidence first, scores of the perturbed graph last."""
     manifest = bundle.manifest
     names: list[ScoreName] = ["confidence"] if manifest.has_confidence else []
     names += FORWARD_SCORES
@@ -49,49 +29,34 @@ def scores_of(bundle: Bundle) -> tuple[ScoreName, ...]:
     return tuple(names)
 
 
-def score_bundle(
-    bundle: Bundle, images: NDArray[np.uint8], names: Iterable[ScoreName] | None = None
-) -> dict[ScoreName, Floats]:
-    """Scores [N], on the unbounded scale, of uint8 images [N,H,W,3] of any size; all that there are unless named."""
-    return score_with_logits(bundle, images, names).scores
+@dataclass
+class NetworkScores:
+    """The scores of one bundle on any set of images, at any ε."""
 
+    outputs: BundleOutputs
+    preprocessed: bool = True
 
-def score_with_logits(
-    bundle: Bundle, images: NDArray[np.uint8], names: Iterable[ScoreName] | None = None
-) -> ScoredImages:
-    """The same together with the logits, from one run of one graph."""
-    wanted = _checked(bundle, names)
-    manifest = bundle.manifest
-    preprocessed = next((name for name in wanted if needs_perturbed_graph(name)), None)
-    session = open_graph(bundle.graph_path("forward" if preprocessed is None else "perturbed"))
-    epsilon = None if preprocessed is None else manifest.scores[preprocessed].epsilon
-    outputs = run_graph(session, as_served(images, manifest.input), epsilon=epsilon)
-    return ScoredImages(
-        {
-            name: manifest.scores[name].of_images(name, outputs)
-            if name in manifest.scores
-            else score_images(name, outputs)
-            for name in wanted
-        },
-        outputs["logits"],
-    )
+    @property
+    def names(self) -> tuple[ScoreName, ...]:
+        """Every score that the graphs allow, also those without thresholds in the bundle."""
+        found = scores_of(self.outputs.bundle)
+        return found if self.preprocessed else tuple(name for name in found if name not in PREPROCESSED_SCORES)
 
+    def of(self, score: ScoreName, sets: Iterable[ImageSet], epsilon: float | None) -> Floats:
+        """One score [N] on the unbounded scale, computed by the service's functions."""
+        stored = self.outputs.bundle.manifest.scores.get(score)
+        parts = []
+        for images in sets:
+            found = self.outputs.clean(images) if epsilon is None else self.outputs.preprocessed(images, epsilon)
+            parts.append(score_images(score, found) if stored is None else stored.of_images(score, found))
+        return np.concatenate(parts)
 
-def _checked(bundle: Bundle, names: Iterable[ScoreName] | None) -> Sequence[ScoreName]:
-    offered = scores_of(bundle)
-    if names is None:
-        return offered
-    wanted = tuple(dict.fromkeys(names))
-    for name in wanted:
-        if name not in get_args(ScoreName):
-            raise DataError(f"score '{name}' is unknown, expected one of {', '.join(get_args(ScoreName))}.")
-        if name not in offered:
-            raise DataError(
-                f"{bundle.folder} cannot give the score '{name}', only {', '.join(offered)}. "
-                + (
-                    "Write a new version of it with 'confgate-train calibrate'."
-                    if name == "typicality"
-                    else "That score belongs to another kind of network."
-                )
-            )
-    return wanted
+    def stored_epsilon(self, score: ScoreName) -> float | None:
+        """The ε in the bundle, which is served; None for a score without preprocessing."""
+        stored = self.outputs.bundle.manifest.scores.get(score)
+        return None if stored is None else stored.epsilon
+
+    def right(self, images: ImageSet, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each image is classified correctly."""
+        answers = self.outputs.clean(images)["logits"].argmax(axis=1)
+        return np.asarray(answers == labels)

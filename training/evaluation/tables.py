@@ -1,6 +1,6 @@
-"""An evaluation as tables people read: the paper's layout, every score side by side, and the thresholds.
+"""An evaluation as tables: the paper's layout, every score side by side, and the thresholds.
 
-A table is headings and rows of text; `**x**` marks the better value, in Markdown and on the terminal alike.
+A table is headings and rows of text; `**x**` marks the better value, in Markdown and on the terminal.
 """
 
 import re
@@ -13,8 +13,8 @@ from service.model.scores import sigmoid
 from training.evaluation.evaluate import Evaluation, Group, Spread
 from training.evaluation.measure import METHODS, PAPER_PAIRS, Measured, Method
 from training.evaluation.ood_sets import MeasuredSet, title_of
+from training.metrics.detection import METRICS
 from training.metrics.intervals import LEVEL, RESAMPLES, SEED
-from training.paper.published import METRICS
 
 METRIC_TITLES = {
     "fpr_at_95_tpr": "FPR (95 % TPR) ↓",
@@ -36,6 +36,8 @@ HOW_EPSILON = {
 
 @dataclass(frozen=True)
 class TextTable:
+    """A table of text, for Markdown or for a terminal."""
+
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -54,7 +56,7 @@ class TextTable:
 
 
 def tables_of(evaluation: Evaluation) -> list[TextTable]:
-    """All tables of all groups, in the order they are best read."""
+    """All tables of all groups, in reading order."""
     tables = []
     for group in evaluation.groups:
         where = f"{title_of(group.inside)}, {group.network}"
@@ -67,7 +69,7 @@ def tables_of(evaluation: Evaluation) -> list[TextTable]:
 
 
 def notes_of(evaluation: Evaluation) -> list[str]:
-    """What a reader must know to read the figures rightly."""
+    """What a reader must know to understand the figures."""
     notes = []
     if evaluation.limit is not None:
         notes.append(
@@ -95,14 +97,14 @@ def notes_of(evaluation: Evaluation) -> list[str]:
     return notes
 
 
-def _paper_table(where: str, group: Group, outside: tuple[MeasuredSet, ...], left: str, right: str) -> TextTable:
-    """The layout of the paper: a set a row, `left / right` in each cell, the better one marked."""
+def _paper_table(where: str, group: Group, sets: tuple[MeasuredSet, ...], left: str, right: str) -> TextTable:
+    """The layout of the paper: one row for each set, `left / right` in each cell, the better one marked."""
     headings = ["set", *(METRIC_TITLES[metric] for metric in METRICS)]
     preprocessed = left == "odin"
     if preprocessed:
         headings.append("ε")
     rows = []
-    for one in outside:
+    for one in sets:
         cells = [
             pair_cell(group.spread(left, one.name, m), group.spread(right, one.name, m), m in LOWER_IS_BETTER)
             for m in METRICS
@@ -118,11 +120,11 @@ def _paper_table(where: str, group: Group, outside: tuple[MeasuredSet, ...], lef
 
 
 def side_by_side(
-    where: str, group: Group, outside: tuple[MeasuredSet, ...], metric: str, methods: tuple[Method, ...]
+    where: str, group: Group, sets: tuple[MeasuredSet, ...], metric: str, methods: tuple[Method, ...]
 ) -> TextTable:
     """Every score in its own column, the best of each row marked."""
     rows = []
-    for one in outside:
+    for one in sets:
         found = [group.spread(method.key, one.name, metric) for method in methods]
         choose = min if metric in LOWER_IS_BETTER else max
         best = choose((round(100 * s.mean, 1) for s in found if s is not None), default=None)
@@ -132,10 +134,10 @@ def side_by_side(
     return TextTable(f"{where}: {METRIC_TITLES[metric]} of every score", ("set", *titles), tuple(rows))
 
 
-def threshold_table(where: str, group: Group, outside: tuple[MeasuredSet, ...]) -> TextTable:
-    """The paper's threshold table, with the thresholds themselves: as sigmoids, the way the service shows them."""
+def threshold_table(where: str, group: Group, sets: tuple[MeasuredSet, ...]) -> TextTable:
+    """The paper's threshold table, with the thresholds themselves, as the service shows them (sigmoids)."""
     rows = []
-    for one in outside:
+    for one in sets:
         for key in PAPER_PAIRS[0]:
             measured = group.rows(key, one.name)
             if measured:
@@ -175,7 +177,7 @@ def _threshold_cells(measured: list[Measured]) -> tuple[str, ...]:
 
 
 def pair_cell(left: Spread | None, right: Spread | None, lower_is_better: bool, digits: int = 1) -> str:
-    """`left / right` with the better one marked, as the paper prints it; equal ones are both unmarked."""
+    """`left / right` with the better one marked, as in the paper; equal ones are not marked."""
     if left is None or right is None:
         return f"{per_cent(left, digits)} / {per_cent(right, digits)}"
     a, b = round(100 * left.mean, digits), round(100 * right.mean, digits)
@@ -184,6 +186,7 @@ def pair_cell(left: Spread | None, right: Spread | None, lower_is_better: bool, 
 
 
 def per_cent(spread: Spread | None, digits: int = 1) -> str:
+    """`mean ± std` in per cent."""
     if spread is None:
         return "–"
     std = "" if spread.std is None else f" ± {100 * spread.std:.{digits}f}"

@@ -9,18 +9,18 @@ from typing import Any
 
 from training.evaluation.evaluate import Evaluation, Spread
 from training.evaluation.tables import notes_of, tables_of
-from training.paper.published import METRICS
+from training.metrics.detection import METRICS
 
 FORMAT = 1  # of evaluation.json; another number means that `combine` cannot read it
 
 
 def write_evaluation(evaluation: Evaluation, out: Path, command: str) -> list[Path]:
-    """Writes the four files into `out`, each in one step, and says which."""
+    """Writes the four files into `out`, each atomically, and returns their paths."""
     out.mkdir(parents=True, exist_ok=True)
     contents = {
         "evaluation.md": markdown_of(evaluation, command),
-        "evaluation.csv": _csv(_metric_records(evaluation)),
-        "thresholds.csv": _csv(_threshold_records(evaluation)),
+        "evaluation.csv": csv_text(_metric_records(evaluation)),
+        "thresholds.csv": csv_text(_threshold_records(evaluation)),
         "evaluation.json": json_text(json_of(evaluation, command)),
     }
     for name, text in contents.items():
@@ -29,13 +29,14 @@ def write_evaluation(evaluation: Evaluation, out: Path, command: str) -> list[Pa
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replaces a file in one step."""
+    """Replaces a file atomically."""
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 
 def markdown_of(evaluation: Evaluation, command: str) -> str:
+    """Notes and tables."""
     notes = "\n".join(f"- {note}" for note in notes_of(evaluation))
     tables = "\n".join(table.markdown() for table in tables_of(evaluation))
     return f"# Evaluation\n\n`{command}`\n\n{notes}\n\n{tables}"
@@ -55,7 +56,7 @@ def json_of(evaluation: Evaluation, command: str) -> dict[str, Any]:
 
 
 def json_text(content: dict[str, Any]) -> str:
-    """A line for each set and method: half the size, and a diff of two evaluations can be read."""
+    """One line for each set and method: half the size, and readable diffs."""
     lines: dict[str, str] = {}
 
     def in_a_line(row: dict[str, Any]) -> str:
@@ -95,7 +96,7 @@ def _metric_records(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def _threshold_records(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """One row for each network: a mean of thresholds would hide which of them lies above which."""
+    """One row for each network: a mean of thresholds would hide which of them is higher."""
     records = []
     for group in evaluation.groups:
         for network in group.networks:
@@ -108,23 +109,24 @@ def _threshold_records(evaluation: Evaluation) -> list[dict[str, Any]]:
     return records
 
 
-def _key(inside: str, network: str, outside: str, method: str) -> dict[str, Any]:
-    return {"in_distribution": inside, "network": network, "out_of_distribution": outside, "method": method}
+def _key(in_distribution: str, network: str, ood: str, method: str) -> dict[str, Any]:
+    return {"in_distribution": in_distribution, "network": network, "out_of_distribution": ood, "method": method}
 
 
 def _both(name: str, spread: Spread | None) -> dict[str, Any]:
-    """Mean and standard deviation as fractions; empty where there is none."""
+    """Mean and standard deviation as fractions; empty if there is none."""
     mean, std = (None, None) if spread is None else (spread.mean, spread.std)
     return {name: "" if mean is None else round(mean, 6), f"{name}_std": "" if std is None else round(std, 6)}
 
 
 def _ends(name: str, spread: Spread | None) -> dict[str, Any]:
-    """The interval of one training; empty where there are several."""
+    """The interval of one training; empty if there are several."""
     low, high = ("", "") if spread is None or spread.interval is None else (round(end, 6) for end in spread.interval)
     return {f"{name}_low": low, f"{name}_high": high}
 
 
-def _csv(records: list[dict[str, Any]]) -> str:
+def csv_text(records: list[dict[str, Any]]) -> str:
+    """Records as a CSV file with a heading; all have the same keys."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
     writer.writeheader()

@@ -1,0 +1,1 @@
+"""ONNX graphs: exported (`from_torch`, `parity`), extended (`image_input`, `perturbed`, `gradient`) and run (`run`)."""

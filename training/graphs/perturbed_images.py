@@ -1,4 +1,4 @@
-"""A perturbed graph for several ε at once: the direction of the step is found once for each batch."""
+"""A perturbed graph for several ε at once: the gradient direction of a batch is found once."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -24,38 +24,37 @@ from service.model.session import (
     open_runtime,
     open_session,
 )
-from training.graphs.from_torch import open_graph
 from training.graphs.gradient.cut import IMAGE, cut_at_direction
+from training.graphs.run import open_graph
 
-# Opens a part of the graph for the outputs that are wanted of it.
+# Opens a part of the graph for the given outputs.
 OpenPart = Callable[[onnx.ModelProto, tuple[str, ...]], OnnxSession]
 
 
 @dataclass(frozen=True)
-class MovedImages:
-    """What the network answers for images that were moved by ε."""
+class PerturbedImages:
+    """What the network answers for images perturbed by ε."""
 
-    answering: OnnxSession
-    finding: OnnxSession | None  # the direction; None: `answering` is the whole graph and finds it anew for each ε
+    answer_session: OnnxSession
+    # None: `answer_session` is the whole graph, which finds the gradient direction again for each ε.
+    direction_session: OnnxSession | None
 
     def run(self, images: Pixels, epsilons: Sequence[float]) -> list[Outputs]:
-        """The preprocessed outputs, for each ε one row for each image."""
-        # Of one batch at a time: the directions of a whole set would take as much room as its images.
-        direction = {} if self.finding is None else self.finding.run(images)
-        return [
-            replace(self.answering, constants={"epsilon": np.asarray(epsilon, np.float32), **direction}).run(images)
-            for epsilon in epsilons
-        ]
+        """The preprocessed outputs for each ε, with one row for each image."""
+        # One batch at a time: the directions of a whole set would take four times the memory of its images.
+        direction = {} if self.direction_session is None else self.direction_session.run(images)
+        constants = [{"epsilon": np.asarray(epsilon, np.float32), **direction} for epsilon in epsilons]
+        return [replace(self.answer_session, constants=values).run(images) for values in constants]
 
 
-def open_moved_images(bundle: Bundle, device: Device, threads: int, max_batch: int) -> MovedImages:
-    """A bundle's perturbed graph in two parts; in one where it was put together otherwise than here."""
+def open_perturbed_images(bundle: Bundle, device: Device, threads: int, max_batch: int) -> PerturbedImages:
+    """A bundle's perturbed graph in two parts; as a whole where it cannot be cut."""
 
     def open_part(part: onnx.ModelProto, outputs: tuple[str, ...]) -> OnnxSession:
         providers = choose_providers(device, onnxruntime.get_available_providers())
         runtime = open_runtime(bundle, part.SerializeToString(), providers, threads)
         reported = runtime.get_providers()
-        # No buckets: all batches but the last are of one size, and nobody waits while a GPU meets another.
+        # No buckets: all batches but the last have the same size, and no request waits for a GPU to prepare.
         return OnnxSession(runtime, active_device(device, reported), reported, outputs, constants={})
 
     wanted = _preprocessed(expected_outputs(bundle, "perturbed"))
@@ -63,11 +62,11 @@ def open_moved_images(bundle: Bundle, device: Device, threads: int, max_batch: i
     if parts is not None:
         return parts
     whole = open_session(bundle, "perturbed", device, threads, max_batch)
-    return MovedImages(answering=replace(whole, outputs=wanted), finding=None)
+    return PerturbedImages(answer_session=replace(whole, outputs=wanted), direction_session=None)
 
 
-def moved_images_of(perturbed: onnx.ModelProto | Path) -> MovedImages:
-    """The same of a graph that is in no bundle yet, on the CPU: for calibration."""
+def perturbed_images_of(perturbed: onnx.ModelProto | Path) -> PerturbedImages:
+    """The same on the CPU for a graph that may not be in a bundle yet: for calibration."""
     folder = perturbed.parent if isinstance(perturbed, Path) else None
 
     def open_part(part: onnx.ModelProto | Path, outputs: tuple[str, ...]) -> OnnxSession:
@@ -75,29 +74,34 @@ def moved_images_of(perturbed: onnx.ModelProto | Path) -> MovedImages:
 
     wanted = _preprocessed(value.name for value in _load(perturbed).graph.output)
     parts = _in_parts(perturbed, wanted, open_part)
-    return parts or MovedImages(answering=open_part(perturbed, wanted), finding=None)
+    return parts or PerturbedImages(answer_session=open_part(perturbed, wanted), direction_session=None)
 
 
 def _preprocessed(outputs: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in outputs if name.endswith("_preprocessed"))
 
 
-def _in_parts(perturbed: onnx.ModelProto | Path, wanted: tuple[str, ...], open_part: OpenPart) -> MovedImages | None:
+def _in_parts(
+    perturbed: onnx.ModelProto | Path, wanted: tuple[str, ...], open_part: OpenPart
+) -> PerturbedImages | None:
     """Both parts, if the graph can be cut and they answer for a black image."""
     try:
         model = _load(perturbed)
         cut = cut_at_direction(model, wanted)
         if cut is None:
             return None
-        parts = MovedImages(answering=open_part(cut.moving, wanted), finding=open_part(cut.finding, (cut.direction,)))
+        parts = PerturbedImages(
+            answer_session=open_part(cut.answer_graph, wanted),
+            direction_session=open_part(cut.direction_graph, (cut.direction,)),
+        )
         (answers,) = parts.run(_black_image(model), [0.0])
     except (BundleError, DecodeError, *RUNTIME_ERRORS):
-        return None  # the whole graph either works or says itself what is wrong with it
+        return None  # opening the whole graph either works or raises the right error
     return parts if all(len(rows) == 1 and np.isfinite(rows).all() for rows in answers.values()) else None
 
 
 def _load(perturbed: onnx.ModelProto | Path) -> onnx.ModelProto:
-    # Without its weights: what is in a file beside the graph is read when a part is opened.
+    # Without its weights: those in a file beside the graph are read when a part is opened.
     return onnx.load(perturbed, load_external_data=False) if isinstance(perturbed, Path) else perturbed
 
 

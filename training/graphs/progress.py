@@ -1,4 +1,4 @@
-"""Tells whoever waits how many images the graphs have seen: with input preprocessing that takes minutes."""
+"""Shows how many images the graphs have processed: with input preprocessing that takes minutes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ _tell: ContextVar[Callable[[int], None] | None] = ContextVar("tell", default=Non
 
 
 def images_done(images: int) -> None:
-    """From the code that runs a graph, after each batch."""
+    """Called by the code that runs a graph, after each batch."""
     tell = _tell.get()
     if tell is not None:
         tell(images)
@@ -18,7 +18,7 @@ def images_done(images: int) -> None:
 
 @contextmanager
 def counting_images(console: Console, what: str) -> Iterator[None]:
-    """While the block runs a terminal shows a line with the count; a file or a pipe gets nothing."""
+    """Shows the count on a terminal while the block runs; a file or a pipe gets nothing."""
     seen = 0
     with console.status(f"{what} …") as status:
 

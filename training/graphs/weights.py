@@ -13,7 +13,7 @@ ALIGNMENT = 64
 
 
 def share_weights(graphs: list[onnx.ModelProto], file_name: str) -> bytes:
-    """Points the large initialisers of all graphs (changed in place) at `file_name`; returns that file's content."""
+    """Makes the large initialisers of all graphs refer to `file_name`, in place; returns that file's content."""
     content = bytearray()
     offsets: dict[bytes, int] = {}
     for graph in graphs:

@@ -1,0 +1,1 @@
+"""Metrics of scores: `detection` (OOD, misclassified), `selective` (risk and coverage), and `intervals`."""

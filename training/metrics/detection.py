@@ -2,11 +2,11 @@
 
 Conventions, everywhere in this file:
 - an input is accepted iff its score is above a threshold δ, and δ lies between two observed scores: equal scores are
-  accepted or refused together, so nothing depends on the order in which they come;
+  accepted or refused together, so nothing depends on their order;
 - shares are fractions from 0 to 1;
-- no scores, NaN and infinities are refused with a ValueError: a metric of them would be an accident.
+- an empty list, NaN and infinities raise a ValueError: a metric of them would mean nothing.
 
-What is measured of answers that may be right or wrong is in `training.metrics.selective`, and offered here too.
+Metrics of answers, which may be correct or wrong, are in `training.metrics.selective`.
 """
 
 from collections.abc import Callable
@@ -16,43 +16,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from training.metrics.selective import (
-    SelectiveMetrics,
-    aurc,
-    coverage_at_risk,
-    expected_calibration_error,
-    risk_at_coverage,
-    selective_metrics,
-)
+from service.model.scores import Floats
 
-__all__ = [
-    "DetectionMetrics",
-    "SelectiveMetrics",
-    "Threshold",
-    "aupr_in",
-    "aupr_out",
-    "aurc",
-    "auroc",
-    "bootstrap_interval",
-    "coverage_at_risk",
-    "detection_error",
-    "detection_error_at",
-    "detection_metrics",
-    "expected_calibration_error",
-    "fpr_at_tpr",
-    "fpr_at_tpr_out_positive",
-    "resampled_interval",
-    "risk_at_coverage",
-    "selective_metrics",
-    "sorted_scores",
-    "threshold_keeping",
-    "thresholds_between",
-]
-
-Floats = NDArray[np.float64]
+# The paper's five, in its order.
+METRICS = ("fpr_at_95_tpr", "detection_error", "auroc", "aupr_in", "aupr_out")
 
 
 class Threshold(NamedTuple):
+    """δ, and its detection error."""
+
     value: float
     detection_error: float
 
@@ -61,8 +33,8 @@ class Threshold(NamedTuple):
 class DetectionMetrics:
     """The paper's five metrics, in-distribution positive, and FPR at 95 % TPR with the other polarity."""
 
-    fpr_at_95_tpr: float  # share of the outside images that pass where 95 % of the inside ones do
-    fpr_at_95_tpr_out_positive: float  # share of the inside images refused where 95 % of the outside ones are
+    fpr_at_95_tpr: float  # share of OOD images accepted where 95 % of in-distribution ones are
+    fpr_at_95_tpr_out_positive: float  # share of in-distribution images refused where 95 % of OOD ones are
     detection_error: float
     auroc: float
     aupr_in: float
@@ -85,7 +57,7 @@ def detection_metrics(accept: ArrayLike, refuse: ArrayLike) -> DetectionMetrics:
 def detection_error(accept: ArrayLike, refuse: ArrayLike) -> Threshold:
     """min over δ of ½·P_accept(s ≤ δ) + ½·P_refuse(s > δ), and the δ that reaches it, midway between two scores.
 
-    Of several equally good thresholds the lowest is taken, which refuses the fewest inputs.
+    If several thresholds are equally good, the lowest is taken: it refuses the fewest inputs.
     """
     positive, negative = sorted_scores(accept, "accept"), sorted_scores(refuse, "refuse")
     values = np.unique(np.concatenate([positive, negative]))
@@ -114,7 +86,7 @@ def thresholds_between(values: Floats) -> Floats:
     """Every way to cut sorted distinct scores: below all, midway between neighbours, above all."""
     low, high = values[:-1], values[1:]
     middle = low / 2 + high / 2  # halves first: the sum of two huge scores would overflow
-    # Between neighbouring floats there is no number: the lower one cuts there, since a score equal to δ is refused.
+    # There is no number between neighbouring floats: δ is the lower one then, since a score equal to δ is refused.
     middle = np.where((middle > low) & (middle < high), middle, low)
     below = min(values[0] - 1, np.nextafter(values[0], -np.inf))  # from 2⁵³ on, minus 1 changes nothing
     return np.concatenate([[below], middle, [max(values[-1] + 1, values[-1])]])
@@ -123,8 +95,8 @@ def thresholds_between(values: Floats) -> Floats:
 def auroc(accept: ArrayLike, refuse: ArrayLike) -> float:
     """Probability that an input to accept scores above one to refuse; a tie counts one half.
 
-    Counted in pairs: equal to scikit-learn's roc_auc_score, and without its checks of every call, which would take most
-    of the time of a bootstrap.
+    Counted in pairs. The result equals scikit-learn's roc_auc_score, whose checks of every call would take most of the
+    time of a bootstrap.
     """
     positive, negative = sorted_scores(accept, "accept"), sorted_scores(refuse, "refuse")
     below = np.searchsorted(negative, positive, side="left")
@@ -135,7 +107,7 @@ def auroc(accept: ArrayLike, refuse: ArrayLike) -> float:
 def aupr_in(accept: ArrayLike, refuse: ArrayLike) -> float:
     """Average precision with the inputs to accept as positives: Σ (R_k − R_k−1)·P_k over the distinct scores.
 
-    The sum takes equal scores in one step; a trapezoid would draw a line between two steps that no δ reaches.
+    Equal scores are one step of the sum; a trapezoid would interpolate between steps, where no δ lies.
     """
     from sklearn.metrics import average_precision_score
 
@@ -151,7 +123,7 @@ def aupr_out(accept: ArrayLike, refuse: ArrayLike) -> float:
 def fpr_at_tpr(accept: ArrayLike, refuse: ArrayLike, tpr: float = 0.95) -> float:
     """The least share of the inputs to refuse that passes any δ which keeps `tpr` of the inputs to accept.
 
-    Such a δ lies just below the lowest score that must be kept: what scores as high or higher passes.
+    Such a δ lies just below the lowest score that must be kept: inputs with this score or a higher one pass.
     """
     values, kept = _kept_from(accept)
     lowest_kept = values[kept >= tpr - 1e-12][-1]
@@ -169,14 +141,12 @@ def bootstrap_interval(
     n: int = 1_000,
     seed: int = 0,
     level: float = 0.95,
-    paired: bool = False,
 ) -> tuple[float, float]:
     """The percentile interval of `metric(*samples)` over `n` resamplings with replacement.
 
-    Each sample is drawn anew by itself (inside and outside images); with `paired` all share the drawn indices (an
-    image's score and whether its answer is right).
+    Each sample is resampled by itself: in-distribution and OOD images are independent of each other.
     """
-    low, high = resampled_interval(metric, *samples, n=n, seed=seed, level=level, paired=paired)
+    low, high = resampled_interval(metric, *samples, n=n, seed=seed, level=level)
     return float(low), float(high)
 
 
@@ -186,29 +156,21 @@ def resampled_interval(
     n: int = 1_000,
     seed: int = 0,
     level: float = 0.95,
-    paired: bool = False,
 ) -> Floats:
     """The same for one metric [2] or for several that are computed together [2,K]: the lower ends, the upper ends."""
     arrays = [np.asarray(sample) for sample in samples]
     if not arrays or any(len(array) == 0 for array in arrays):
         raise ValueError("nothing to resample: expected at least one sample, none of them empty")
-    if paired and len({len(array) for array in arrays}) > 1:
-        raise ValueError(f"paired samples have {[len(array) for array in arrays]} rows: expected as many in each")
     if n < 1 or not 0 < level < 1:
         raise ValueError(f"n is {n} and level {level}: expected n from 1 and a level between 0 and 1")
     random = np.random.default_rng(seed)
-    values = []
-    for _ in range(n):
-        if paired:
-            drawn = random.integers(0, len(arrays[0]), len(arrays[0]))
-            values.append(metrics(*(array[drawn] for array in arrays)))
-        else:
-            values.append(metrics(*(array[random.integers(0, len(array), len(array))] for array in arrays)))
-    return np.quantile(np.asarray(values), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    values = [metrics(*(array[random.integers(0, len(array), len(array))] for array in arrays)) for _ in range(n)]
+    ends: Floats = np.quantile(np.asarray(values), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return ends
 
 
 def _kept_from(accept: ArrayLike) -> tuple[Floats, Floats]:
-    """Distinct scores, rising, and the share of all scores at or above each: what a δ just below it keeps."""
+    """Distinct scores, ascending, and the share of all scores at or above each: what a δ just below it keeps."""
     positive = sorted_scores(accept, "accept")
     values, firsts = np.unique(positive, return_index=True)
     return values, 1 - firsts / len(positive)
@@ -219,7 +181,7 @@ def _truth(positive: int, negative: int) -> NDArray[np.int64]:
 
 
 def sorted_scores(scores: ArrayLike, name: str) -> Floats:
-    """Rising; `name` says in an error message what the scores are for."""
+    """In ascending order; `name` tells in an error message what the scores are for."""
     array = np.sort(np.asarray(scores, dtype=np.float64).ravel())
     if not len(array):
         raise ValueError(f"no scores to {name}: expected at least one")

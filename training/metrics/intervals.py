@@ -1,7 +1,7 @@
-"""Bootstrap intervals of all detection metrics of one score, fast enough for every cell of a table.
+"""Intervals: exact ones of a share, and bootstrap intervals of all detection metrics of one score.
 
-Scores are sorted once. A resampling is how often each of them was drawn, and every metric follows from running sums of
-these counts: no scores are sorted again, which would take most of the time.
+The bootstrap is fast enough for every cell of a table. Scores are sorted once. A resampling is how often each of them
+was drawn, and every metric follows from running sums of these counts: sorting again would take most of the time.
 """
 
 import math
@@ -10,7 +10,8 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from training.metrics.detection import DetectionMetrics, Floats, resampled_interval, sorted_scores
+from service.model.scores import Floats
+from training.metrics.detection import DetectionMetrics, resampled_interval, sorted_scores
 
 RESAMPLES = 1_000
 SEED = 0
@@ -20,20 +21,36 @@ Counts = NDArray[np.int64]
 Intervals = dict[str, tuple[float, float]]
 
 
-def detection_intervals(accept: ArrayLike, refuse: ArrayLike, n: int = RESAMPLES, seed: int = SEED) -> Intervals:
-    """The 95 % percentile interval of each metric of `DetectionMetrics`, inside and outside images drawn apart.
+def share_interval(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Clopper–Pearson: the share behind k of n lies in it with probability `level` or more, for every n."""
+    from scipy.stats import binomtest
 
-    Equal to `bootstrap_interval` of each metric on the sorted scores, which draws the same images.
+    found = binomtest(k, n).proportion_ci(level, "exact")
+    return float(found.low), float(found.high)
+
+
+def upper_bound(k: int, n: int, alpha: float) -> float:
+    """Clopper–Pearson: the share behind k of n is at most this with probability 1 − α or more."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(k, n, alternative="less").proportion_ci(1 - alpha, "exact").high)
+
+
+def detection_intervals(accept: ArrayLike, refuse: ArrayLike, n: int = RESAMPLES, seed: int = SEED) -> Intervals:
+    """The 95 % percentile interval of each metric of `DetectionMetrics`.
+
+    In-distribution and OOD images are resampled separately. The result equals `bootstrap_interval` of each metric on
+    the sorted scores, which draws the same images.
     """
     ranked = _Ranked(sorted_scores(accept, "accept"), sorted_scores(refuse, "refuse"))
-    inside, outside = np.arange(ranked.n_accept), np.arange(ranked.n_refuse)
-    low, high = resampled_interval(ranked.metrics, inside, outside, n=n, seed=seed, level=LEVEL)
+    accepted, refused = np.arange(ranked.n_accept), np.arange(ranked.n_refuse)
+    low, high = resampled_interval(ranked.metrics, accepted, refused, n=n, seed=seed, level=LEVEL)
     names = (field.name for field in fields(DetectionMetrics))
     return {name: (float(a), float(b)) for name, a, b in zip(names, low, high, strict=True)}
 
 
 class _Ranked:
-    """Where each score stands among its own kind and among the others; sorted scores are known by their position."""
+    """The rank of each score among its own kind and among the others; scores are sorted and known by their position."""
 
     def __init__(self, accept: Floats, refuse: Floats) -> None:
         self.n_accept, self.n_refuse = len(accept), len(refuse)
@@ -47,9 +64,9 @@ class _Ranked:
         """The metrics in the order of `DetectionMetrics`, of the scores at the drawn positions."""
         n, m = self.n_accept, self.n_refuse
         accept, refuse = np.bincount(drawn_accept, minlength=n), np.bincount(drawn_refuse, minlength=m)
-        before, refused_before = _running(accept), _running(refuse)  # [i]: drawn scores that stand before position i
+        before, refused_before = _running(accept), _running(refuse)  # [i]: drawn scores before position i
         below = refused_before[self.refuse_below]
-        passing = m - below  # of those to refuse, by a δ just below each score to accept
+        passing = m - below  # of those to refuse, for a δ just below each score to accept
         # δ just below the highest score to accept that still keeps enough of them; as many as fpr_at_tpr asks for
         keeping = np.searchsorted(before, n - _at_least(tpr, n), side="right") - 1
         catching = np.searchsorted(refused_before[1:], _at_least(tpr, m), side="left")

@@ -1,35 +1,14 @@
-"""Selective prediction: how wrong the answers are that a gate lets pass. Offered through `training.metrics.detection`.
+"""Selective prediction: how many of the answers that pass a gate are wrong.
 
 Coverage is the share of answers accepted, risk the share of wrong ones among them. A gate accepts the answers whose
-score is above δ, so equal scores pass or fall together; where a metric must rank them one after the other (AURC), their
-order is taken as random and the expectation is returned.
+score is above δ, so equal scores are accepted or refused together. Where a metric must rank them (AURC), their order is
+taken as random and the expectation is returned.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class SelectiveMetrics:
-    aurc: float
-    excess_aurc: float  # above that of a perfect ranking of the same answers, which puts every mistake last
-    error: float  # share of wrong answers at coverage 1
-    n: int
-
-
-def selective_metrics(score: ArrayLike, right: ArrayLike) -> SelectiveMetrics:
-    values, correct = _checked(score, right)
-    area = aurc(values, correct)
-    return SelectiveMetrics(
-        aurc=area,
-        excess_aurc=area - aurc(correct.astype(np.float64), correct),
-        error=float(1 - correct.mean()),
-        n=len(values),
-    )
+from service.model.scores import Floats
 
 
 def aurc(score: ArrayLike, right: ArrayLike) -> float:
@@ -45,29 +24,10 @@ def aurc(score: ArrayLike, right: ArrayLike) -> float:
     return float(np.mean(expected_mistakes / np.arange(1, len(values) + 1)))
 
 
-def risk_at_coverage(score: ArrayLike, right: ArrayLike, coverage: float) -> float:
-    """Share of wrong answers among those accepted at the highest δ that accepts at least `coverage`."""
-    if not 0 < coverage <= 1:
-        raise ValueError(f"coverage is {coverage}: expected a share above 0 and up to 1")
-    coverages, risks = _curve(score, right)
-    return float(risks[coverages >= coverage - 1e-12][0])
-
-
-def coverage_at_risk(score: ArrayLike, right: ArrayLike, risk: float) -> float:
-    """The largest coverage of any δ whose accepted answers are wrong in at most a share `risk`; 0 where none is.
-
-    Measured, not promised: a δ that keeps a promise on new images is `training.calibration.risk`'s business.
-    """
-    if not 0 <= risk <= 1:
-        raise ValueError(f"risk is {risk}: expected a share from 0 to 1")
-    coverages, risks = _curve(score, right)
-    return float(coverages[risks <= risk + 1e-12].max(initial=0.0))
-
-
 def expected_calibration_error(probability: ArrayLike, right: ArrayLike, bins: int = 15) -> float:
     """Σ over equal-width bins of (share of images in it) · |accuracy − mean probability| (Guo et al. 2017).
 
-    `probability` is the one of the answered class; bin b holds (b/bins, (b+1)/bins], and the first one also 0.
+    `probability` is that of the predicted class; bin b holds (b/bins, (b+1)/bins], and the first one also 0.
     """
     values, correct = _checked(probability, right)
     if values.min() < 0 or values.max() > 1:
@@ -77,15 +37,6 @@ def expected_calibration_error(probability: ArrayLike, right: ArrayLike, bins: i
     place = np.searchsorted(np.arange(1, bins) / bins, values, side="left")
     gap = np.bincount(place, weights=correct, minlength=bins) - np.bincount(place, weights=values, minlength=bins)
     return float(np.abs(gap).sum() / len(values))
-
-
-def _curve(score: ArrayLike, right: ArrayLike) -> tuple[Floats, Floats]:
-    """Coverage and risk of every δ that accepts something, from the fewest accepted to all."""
-    values, correct = _checked(score, right)
-    _, group = np.unique(-values, return_inverse=True)
-    accepted = np.cumsum(np.bincount(group))
-    mistakes = np.cumsum(np.bincount(group, weights=~correct))
-    return accepted / len(values), mistakes / accepted
 
 
 def _checked(score: ArrayLike, right: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:

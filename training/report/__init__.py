@@ -1,1 +1,1 @@
-"""A bundle in pictures and plain words: `confgate-train report`."""
+"""A bundle in pictures and plain words: `confgate-train report`. `gather` measures, `page` puts it together."""

@@ -1,4 +1,4 @@
-"""The pictures of a report, each a matplotlib figure made from gathered scores."""
+"""The pictures of a report: matplotlib figures of the gathered scores."""
 
 from collections.abc import Callable
 
@@ -12,20 +12,20 @@ from service.model.scores import Floats
 from training.evaluation.ood_sets import title_of
 from training.metrics.detection import auroc
 from training.report.gather import ReportData, ScoreView
-from training.report.style import FAINT, INSIDE, MISTAKE, OUTSIDE, RIGHT, SERIES, label, new_figure
+from training.report.style import FAINT, IN_DISTRIBUTION, MISTAKE, OOD, RIGHT, SERIES, label, new_figure
 
 CURVE_POINTS = 400
 BINS = 10
 
 
 def histograms(data: ReportData) -> Figure:
-    """The paper's first figure: how the score of known and of unknown images is spread."""
+    """The paper's first figure: the distribution of the score for known and for unknown images."""
     figure, axes = new_figure(len(data.highlighted), height=4.4)
     for one, view in zip(axes, data.highlighted, strict=True):
         edges = np.linspace(0, 1, 41)
         for values, colour, name in (
-            (view.inside, INSIDE, f"{title_of(data.dataset)} (known)"),
-            (view.all_outside, OUTSIDE, "other images (unknown)"),
+            (view.in_distribution, IN_DISTRIBUTION, f"{title_of(data.dataset)} (known)"),
+            (view.all_ood, OOD, "other images (unknown)"),
         ):
             shares = np.histogram(view.shown(values), edges)[0] / len(values)
             one.stairs(shares, edges, fill=True, color=colour, alpha=0.45)
@@ -40,9 +40,16 @@ def detection_errors(data: ReportData) -> Figure:
     """The paper's threshold figure: detection error against δ for true OOD and for misclassified images."""
     figure, axes = new_figure(len(data.highlighted), height=4.4, share_y=True)
     for one, view in zip(axes, data.highlighted, strict=True):
-        curves = [(view.inside, view.all_outside, OUTSIDE, "known against unknown")]
+        curves = [(view.in_distribution, view.all_ood, OOD, "known against unknown")]
         if view.right.any() and not view.right.all():
-            curves.append((view.inside[view.right], view.inside[~view.right], MISTAKE, "right against wrong answers"))
+            curves.append(
+                (
+                    view.in_distribution[view.right],
+                    view.in_distribution[~view.right],
+                    MISTAKE,
+                    "right against wrong answers",
+                )
+            )
         for accept, refuse, colour, name in curves:
             deltas, errors = error_curve(view, accept, refuse)
             one.plot(deltas, errors, color=colour, linewidth=1.8, label=name)
@@ -54,7 +61,7 @@ def detection_errors(data: ReportData) -> Figure:
 
 
 def error_curve(view: ScoreView, accept: Floats, refuse: Floats) -> tuple[Floats, Floats]:
-    """½·P_accept(s ≤ δ) + ½·P_refuse(s > δ) at δ evenly spread as it is shown."""
+    """½·P_accept(s ≤ δ) + ½·P_refuse(s > δ) at δ evenly spaced on the scale that is shown."""
     inside, outside = np.sort(view.shown(accept)), np.sort(view.shown(refuse))
     deltas = np.linspace(0, 1, CURVE_POINTS)
     missed = np.searchsorted(inside, deltas, side="right") / len(inside)
@@ -63,12 +70,12 @@ def error_curve(view: ScoreView, accept: Floats, refuse: Floats) -> tuple[Floats
 
 
 def roc_curves(data: ReportData) -> Figure:
-    """For each set: how many known images pass against how many unknown ones slip through."""
+    """For each set: the share of known images that pass against the share of unknown ones."""
     figure, axes = new_figure(len(data.highlighted), height=4.4, share_y=True)
     for one, view in zip(axes, data.highlighted, strict=True):
-        for (name, outside), colour in zip(view.outside.items(), _colours(), strict=False):
-            slipped, passed = roc(view.inside, outside)
-            area = auroc(view.inside, outside)
+        for (name, ood), colour in zip(view.ood.items(), _colours(), strict=False):
+            slipped, passed = roc(view.in_distribution, ood)
+            area = auroc(view.in_distribution, ood)
             one.plot(slipped, passed, color=colour, linewidth=1.6, label=f"{title_of(name)}  {area:.1%}")
         one.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle=":")
         one.axhline(0.95, color=FAINT, linewidth=0.8, linestyle="--")
@@ -93,7 +100,7 @@ def risk_coverage(data: ReportData) -> Figure:
     """How wrong the accepted answers are, against how many are accepted."""
     figure, (one,) = new_figure(1, width=7.4)
     for view, colour in zip(data.scores.values(), _colours(), strict=False):
-        order = np.argsort(-view.inside, kind="stable")
+        order = np.argsort(-view.in_distribution, kind="stable")
         answered = np.arange(1, len(order) + 1)
         risk = np.cumsum(~view.right[order]) / answered
         keep = answered >= max(20, len(order) // 100)  # the first few answers are noise
@@ -106,7 +113,7 @@ def risk_coverage(data: ReportData) -> Figure:
             alpha=1 if strong else 0.7,
             label=view.title,
         )
-    accepted = data.default.inside > data.default_threshold
+    accepted = data.default.in_distribution > data.default_threshold
     if accepted.any():
         here = (float(accepted.mean()), float((~data.default.right[accepted]).mean()))
         one.plot(*here, "o", color=SERIES[list(data.scores).index(data.default.name) % len(SERIES)], markersize=8)
@@ -130,13 +137,13 @@ def risk_coverage(data: ReportData) -> Figure:
 
 
 def calibration_diagram(data: ReportData) -> Figure:
-    """How often answers are right, against what was promised."""
+    """The share of correct answers, against the promised probability."""
     figure, axes = new_figure(2 if "confidence" in data.scores else 1, height=4.2)
     right = data.default.right
-    promised = [("Largest probability", data.probabilities.max(axis=1), INSIDE)]
+    promised = [("Largest probability", data.probabilities.max(axis=1), IN_DISTRIBUTION)]
     if "confidence" in data.scores:
         view = data.scores["confidence"]
-        promised.append(("Learned confidence c", view.shown(view.inside), RIGHT))
+        promised.append(("Learned confidence c", view.shown(view.in_distribution), RIGHT))
     for one, (title, values, colour) in zip(axes, promised, strict=True):
         centres, accuracy, counts = binned(values, right)
         one.bar(centres, accuracy, width=0.9 / BINS, color=colour, alpha=0.35, edgecolor=colour)
@@ -152,7 +159,7 @@ def calibration_diagram(data: ReportData) -> Figure:
 
 
 def binned(promised: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """Bins of equal width that hold an image: centre, share of right answers, number of images."""
+    """Non-empty bins of equal width: centre, share of correct answers, number of images."""
     place = np.clip(np.ceil(promised * BINS).astype(int) - 1, 0, BINS - 1)
     counts = np.bincount(place, minlength=BINS)
     used = counts > 0
@@ -161,16 +168,16 @@ def binned(promised: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Floats, 
 
 
 def _mark_thresholds(axes: Axes, view: ScoreView) -> None:
-    marks = [(view.ood, "δ from other images", OUTSIDE, "--")]
-    if view.misclassified is not None:
-        marks.append((view.misclassified, "δ from own mistakes", MISTAKE, "-."))
+    marks = [(view.ood_threshold, "δ from other images", OOD, "--")]
+    if view.misclassified_threshold is not None:
+        marks.append((view.misclassified_threshold, "δ from own mistakes", MISTAKE, "-."))
     for threshold, name, colour, dashes in marks:
         where = float(view.shown(np.asarray(threshold)))
         axes.axvline(where, color=colour, linewidth=1.3, linestyle=dashes, label=f"{name}: {where:.2f}")
 
 
 def _colours() -> tuple[str, ...]:
-    return SERIES * 3  # more sets than colours: they repeat rather than vanish
+    return SERIES * 3  # with more sets than colours, colours repeat
 
 
 PICTURES: dict[str, Callable[[ReportData], Figure]] = {

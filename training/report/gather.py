@@ -1,7 +1,7 @@
-"""What the report shows, measured once: scores of test images, where the gate stands, and which score separates best.
+"""The data of a report, measured once: scores of test images, thresholds, and which score separates best.
 
-The best score is chosen on calibration images, by the same rule as `calibrate` recommends one; everything that is then
-shown of it is measured on test images.
+The best score is chosen on calibration images, by the rule that `calibrate` uses to recommend one. Everything that the
+report shows about it is measured on test images.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,11 @@ from training.calibration.calibrate import display_of
 from training.calibration.recommend import Recommendation, best_score
 from training.data.splits import Images
 from training.errors import DataError
-from training.evaluation.in_distribution import Inside, inside_of
-from training.evaluation.measure import NetworkScores
-from training.evaluation.ood_sets import Outside, load_sets
-from training.evaluation.outputs import BundleOutputs, ImageSet, Progress, silent
+from training.evaluation.in_distribution import in_distribution_of
+from training.evaluation.ood_sets import OodSet, load_sets
+from training.evaluation.outputs import BundleOutputs, ImageSet
+from training.evaluation.progress import Progress, silent
+from training.evaluation.scores import NetworkScores
 from training.metrics.detection import detection_error
 
 SCORE_TITLES: dict[ScoreName, str] = {
@@ -36,14 +37,14 @@ SCORE_TITLES: dict[ScoreName, str] = {
 
 @dataclass(frozen=True)
 class ScoreView:
-    """One score of all test images, on its unbounded scale, with the thresholds calibration gave it."""
+    """One score of all test images, on its unbounded scale, with the thresholds from calibration."""
 
     name: ScoreName
-    inside: Floats
+    in_distribution: Floats
     right: NDArray[np.bool_]
-    outside: dict[str, Floats]  # by set; all_images is not repeated beside its parts
-    misclassified: float | None  # δ, chosen on the model's own calibration images
-    ood: float  # δ, chosen on calibration images of the other sets
+    ood: dict[str, Floats]  # by set; all_images is not repeated beside its parts
+    misclassified_threshold: float | None  # δ, chosen on the model's own calibration images
+    ood_threshold: float  # δ, chosen on calibration images of the OOD sets
     location: float = 0.0
     scale: float = 1.0
 
@@ -52,8 +53,8 @@ class ScoreView:
         return SCORE_TITLES[self.name]
 
     @property
-    def all_outside(self) -> Floats:
-        return np.concatenate(list(self.outside.values()))
+    def all_ood(self) -> Floats:
+        return np.concatenate(list(self.ood.values()))
 
     def shown(self, values: Floats) -> Floats:
         """Between 0 and 1, as the service shows it."""
@@ -62,18 +63,20 @@ class ScoreView:
 
 @dataclass(frozen=True)
 class ReportData:
+    """Everything that the pictures and the page are made from."""
+
     manifest: Manifest
     dataset: str
     network: str
     limit: int | None
-    sets: tuple[Outside, ...]
+    sets: tuple[OodSet, ...]
     scores: dict[ScoreName, ScoreView]
     best_for: dict[str, Recommendation]  # "ood" and "mistakes"
     test_images: Images
     labels: NDArray[np.int64]
     probabilities: Floats  # [N,K] at the bundle's temperature
-    outside_images: dict[str, Images]
-    outside_answers: dict[str, NDArray[np.int64]]
+    ood_images: dict[str, Images]
+    ood_answers: dict[str, NDArray[np.int64]]
 
     @property
     def default(self) -> ScoreView:
@@ -81,12 +84,12 @@ class ReportData:
 
     @property
     def best(self) -> ScoreView:
-        """What separates images of something else best, on calibration images."""
+        """The score that separates OOD images best, on calibration images."""
         return self.scores[self.best_for["ood"].score]
 
     @property
     def highlighted(self) -> tuple[ScoreView, ...]:
-        """The default score and, where it is another one, the best."""
+        """The default score and, if it is another one, the best."""
         return (self.default,) if self.best is self.default else (self.default, self.best)
 
     @property
@@ -107,19 +110,21 @@ def gather(
     preprocessed: bool = True,
     progress: Progress = silent,
 ) -> ReportData:
-    """Scores all test and calibration images of a bundle, or takes them from an earlier evaluation in `out`."""
+    """Scores all test and calibration images of a bundle, or reads the scores that an earlier run kept in `out`."""
     bundle = load_bundle(folder)
-    inside = inside_of(bundle, data_root, run, limit)
-    if inside.dataset in ood:
-        raise DataError(f"--ood {inside.dataset}: {folder} was trained on it, so its images are in-distribution.")
+    in_distribution = in_distribution_of(bundle, data_root, run, limit)
+    if in_distribution.dataset in ood:
+        raise DataError(
+            f"--ood {in_distribution.dataset}: {folder} was trained on it, so its images are in-distribution."
+        )
     sets = load_sets(ood, data_root, bundle.manifest.input.width, limit)
     parts = {images.name: images for one in sets for images in one.test}  # all_images shares its parts with others
     held = {images.name: images for one in sets for images in one.calibration}
     scores = NetworkScores(BundleOutputs(bundle, out / "scores", device, progress), preprocessed)
-    test = ImageSet(f"{inside.dataset} test", inside.test.images)
-    calibration = ImageSet(f"{inside.dataset} calibration", inside.calibration.images)
-    right_held = scores.right(calibration, inside.calibration.labels)
-    right = scores.right(test, inside.test.labels)
+    test = ImageSet(f"{in_distribution.dataset} test", in_distribution.test.images)
+    calibration = ImageSet(f"{in_distribution.dataset} calibration", in_distribution.calibration.images)
+    right_held = scores.right(calibration, in_distribution.calibration.labels)
+    right = scores.right(test, in_distribution.test.labels)
     views: dict[ScoreName, ScoreView] = {}
     held_in: dict[ScoreName, Floats] = {}
     held_out: dict[ScoreName, Floats] = {}
@@ -130,29 +135,27 @@ def gather(
         location, scale = _display(bundle, name, held_in[name])
         views[name] = ScoreView(
             name=name,
-            inside=scores.of(name, [test], epsilon),
+            in_distribution=scores.of(name, [test], epsilon),
             right=right,
-            outside={
-                images.name.removesuffix(" test"): scores.of(name, [images], epsilon) for images in parts.values()
-            },
-            misclassified=_misclassified(bundle, name, held_in[name], right_held),
-            ood=detection_error(held_in[name], held_out[name]).value,
+            ood={images.name.removesuffix(" test"): scores.of(name, [images], epsilon) for images in parts.values()},
+            misclassified_threshold=_misclassified(bundle, name, held_in[name], right_held),
+            ood_threshold=detection_error(held_in[name], held_out[name]).value,
             location=location,
             scale=scale,
         )
     return ReportData(
         manifest=bundle.manifest,
-        dataset=inside.dataset,
-        network=inside.network,
+        dataset=in_distribution.dataset,
+        network=in_distribution.network,
         limit=limit,
         sets=sets,
         scores=views,
         best_for=_best_for(bundle, held_in, held_out, right_held),
         test_images=_pixels(test),
-        labels=inside.test.labels,
+        labels=in_distribution.test.labels,
         probabilities=softmax(scores.outputs.clean(test)["logits"], bundle.manifest.temperature),
-        outside_images={images.name.removesuffix(" test"): _pixels(images) for images in parts.values()},
-        outside_answers={
+        ood_images={images.name.removesuffix(" test"): _pixels(images) for images in parts.values()},
+        ood_answers={
             images.name.removesuffix(" test"): scores.outputs.clean(images)["logits"].argmax(axis=1)
             for images in parts.values()
         },
@@ -160,19 +163,19 @@ def gather(
 
 
 def _best_for(
-    bundle: Bundle, inside: dict[ScoreName, Floats], outside: dict[ScoreName, Floats], right: NDArray[np.bool_]
+    bundle: Bundle, in_distribution: dict[ScoreName, Floats], ood: dict[ScoreName, Floats], right: NDArray[np.bool_]
 ) -> dict[str, Recommendation]:
     usual = bundle.manifest.default.score
-    found = {"ood": best_score("ood", usual, inside, outside)}
+    found = {"ood": best_score("ood", usual, in_distribution, ood)}
     if right.any() and not right.all():
-        accept = {name: values[right] for name, values in inside.items()}
-        refuse = {name: values[~right] for name, values in inside.items()}
+        accept = {name: values[right] for name, values in in_distribution.items()}
+        refuse = {name: values[~right] for name, values in in_distribution.items()}
         found["mistakes"] = best_score("mistakes", usual, accept, refuse)
     return found
 
 
 def _display(bundle: Bundle, name: ScoreName, held_in: Floats) -> tuple[float, float]:
-    """How an endless score is shown: as the bundle says, or as calibration would say it."""
+    """How an unbounded score is shown: as the bundle says, or as calibration would choose."""
     if name not in RELATIVE_SCORES:
         return 0.0, 1.0
     stored = bundle.manifest.scores.get(name)
@@ -181,7 +184,7 @@ def _display(bundle: Bundle, name: ScoreName, held_in: Floats) -> tuple[float, f
 
 
 def _misclassified(bundle: Bundle, name: ScoreName, held_in: Floats, right: NDArray[np.bool_]) -> float | None:
-    """The bundle's own threshold where it has one, else what calibration would choose."""
+    """The bundle's own threshold if it has one, else what calibration would choose."""
     stored = bundle.manifest.scores.get(name)
     if stored is not None and "misclassified" in stored.policies:
         return stored.policies["misclassified"].threshold
@@ -190,6 +193,3 @@ def _misclassified(bundle: Bundle, name: ScoreName, held_in: Floats, right: NDAr
 
 def _pixels(images: ImageSet) -> Images:
     return np.asarray(images.images[np.arange(len(images))])
-
-
-__all__ = ["Inside", "ReportData", "ScoreView", "gather"]

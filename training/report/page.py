@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing beside it: pictures are inside, there is no script and no link out."""
+"""The report as one self-contained HTML file: pictures are embedded, and there are no scripts and no external links."""
 
 import base64
 from html import escape
@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from training.evaluation.ood_sets import title_of
-from training.metrics.detection import auroc, expected_calibration_error, fpr_at_tpr, selective_metrics
+from training.metrics.detection import auroc, fpr_at_tpr
+from training.metrics.selective import aurc, expected_calibration_error
 from training.report.gather import ReportData, ScoreView
 
 STYLE = (Path(__file__).parent / "page.css").read_text()
@@ -36,7 +37,7 @@ def page(data: ReportData, pictures: dict[str, bytes], command: str) -> str:
 
 def _cards(data: ReportData) -> str:
     view, threshold = data.default, data.default_threshold
-    kept = view.inside > threshold
+    kept = view.in_distribution > threshold
     accepted = f"{view.right[kept].mean():.1%}" if kept.any() else "–"
     cards = [
         (f"{view.right.mean():.1%}", f"of answers are right when everything is answered (n = {len(view.right):,})"),
@@ -46,8 +47,8 @@ def _cards(data: ReportData) -> str:
         ),
         (accepted, f"of the answers that pass the gate are right (n = {int(kept.sum()):,})"),
         (
-            f"{np.mean(view.all_outside <= threshold):.1%}",
-            f"of images of something else are refused (n = {len(view.all_outside):,}, {len(view.outside)} sets)",
+            f"{np.mean(view.all_ood <= threshold):.1%}",
+            f"of images of something else are refused (n = {len(view.all_ood):,}, {len(view.ood)} sets)",
         ),
     ]
     return (
@@ -88,13 +89,13 @@ def _summary(data: ReportData) -> str:
 
 
 def _scores_table(data: ReportData) -> str:
-    """Every score on all other images together and on the model's own mistakes, measured on test images."""
+    """Every score on all OOD images together and on the model's own mistakes, measured on test images."""
     rows, columns = [], []
     for view in data.scores.values():
-        ood = (auroc(view.inside, view.all_outside), -fpr_at_tpr(view.inside, view.all_outside))
-        wrong = view.inside[~view.right]
-        mistakes = auroc(view.inside[view.right], wrong) if len(wrong) and view.right.any() else float("nan")
-        columns.append((*ood, mistakes, -selective_metrics(view.inside, view.right).aurc))
+        ood = (auroc(view.in_distribution, view.all_ood), -fpr_at_tpr(view.in_distribution, view.all_ood))
+        wrong = view.in_distribution[~view.right]
+        mistakes = auroc(view.in_distribution[view.right], wrong) if len(wrong) and view.right.any() else float("nan")
+        columns.append((*ood, mistakes, -aurc(view.in_distribution, view.right)))
     tops = [max(column) for column in zip(*columns, strict=True)]
     for view, values in zip(data.scores.values(), columns, strict=True):
         cells = "".join(
@@ -120,9 +121,9 @@ def _sets_table(data: ReportData) -> str:
     view = data.default
     heads = "".join(f"<th>AUROC, {escape(v.title)} ↑<th>95 % TPR: slip through ↓" for v in data.highlighted)
     rows = []
-    for name, values in view.outside.items():
+    for name, values in view.ood.items():
         cells = "".join(
-            f"<td>{auroc(v.inside, v.outside[name]):.1%}<td>{fpr_at_tpr(v.inside, v.outside[name]):.1%}"
+            f"<td>{auroc(v.in_distribution, v.ood[name]):.1%}<td>{fpr_at_tpr(v.in_distribution, v.ood[name]):.1%}"
             for v in data.highlighted
         )
         refused = np.mean(values <= data.default_threshold)
@@ -142,7 +143,7 @@ def _sections(data: ReportData) -> list[tuple[str, str, str]]:
     c_ece = (
         ""
         if c is None
-        else f" For the learned confidence it is {expected_calibration_error(c.shown(c.inside), right):.1%}."
+        else f" For the learned confidence it is {expected_calibration_error(c.shown(c.in_distribution), right):.1%}."
     )
     return [
         (

@@ -1,4 +1,4 @@
-"""Pictures of pictures: the images a model trusts itself most and least on."""
+"""Strips of sample images: those with the highest and the lowest scores."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -7,15 +7,15 @@ from numpy.typing import NDArray
 from training.data.splits import Images
 from training.evaluation.ood_sets import title_of
 from training.report.gather import ReportData
-from training.report.style import FAINT, INK, MISTAKE, OUTSIDE, RIGHT
+from training.report.style import FAINT, INK, MISTAKE, OOD, RIGHT
 
 ACROSS = 10
 
 
 def own_samples(data: ReportData) -> Figure:
-    """Of the model's own test images: ten of the highest and ten of the lowest score, with answer and truth."""
+    """In-distribution test images: the ten of highest and the ten of lowest score, with answer and truth."""
     view = data.default
-    order = np.argsort(view.inside, kind="stable")
+    order = np.argsort(view.in_distribution, kind="stable")
     rows = [("most trusted", order[::-1][:ACROSS]), ("least trusted", order[:ACROSS])]
     answers = data.probabilities.argmax(axis=1)
     names = data.manifest.labels
@@ -25,28 +25,28 @@ def own_samples(data: ReportData) -> Figure:
         said = answer if answer == truth else f"{answer}\nis {truth}"
         return said, RIGHT if answer == truth else MISTAKE
 
-    shown = view.shown(view.inside)
+    shown = view.shown(view.in_distribution)
     return _strips(
         [(title, data.test_images[chosen], [(*caption(i), shown[i]) for i in chosen]) for title, chosen in rows]
     )
 
 
 def other_samples(data: ReportData) -> Figure:
-    """Of each other set: the images with the highest score, which are the ones the gate is most likely to miss."""
+    """For each OOD set: the images of highest score, which the gate is most likely to miss."""
     view = data.default
     strips = []
-    for name, values in view.outside.items():
+    for name, values in view.ood.items():
         chosen = np.argsort(-values, kind="stable")[:ACROSS]
         shown = view.shown(values)
         captions = [
             (
-                data.manifest.labels[data.outside_answers[name][i]],
-                OUTSIDE if values[i] > data.default_threshold else FAINT,
+                data.manifest.labels[data.ood_answers[name][i]],
+                OOD if values[i] > data.default_threshold else FAINT,
                 shown[i],
             )
             for i in chosen
         ]
-        strips.append((title_of(name), data.outside_images[name][chosen], captions))
+        strips.append((title_of(name), data.ood_images[name][chosen], captions))
     return _strips(strips)
 
 

@@ -1,9 +1,9 @@
-"""One look for all pictures: what is in-distribution is blue, what is not is orange, mistakes are violet."""
+"""One style for all pictures: in-distribution is blue, OOD is orange, mistakes are violet."""
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-INSIDE, OUTSIDE, MISTAKE, RIGHT = "#2563a8", "#e07b39", "#7a4fa3", "#2e8b6f"
+IN_DISTRIBUTION, OOD, MISTAKE, RIGHT = "#2563a8", "#e07b39", "#7a4fa3", "#2e8b6f"
 INK, FAINT, GRID = "#22303c", "#6b7a87", "#e3e8ec"
 # For several sets or scores in one picture; readable for the colour-blind, darkest first.
 SERIES = ("#2563a8", "#e07b39", "#2e8b6f", "#7a4fa3", "#c0392b", "#b8860b", "#17a2b8", "#8c564b", "#6b7a87")
@@ -36,8 +36,9 @@ def plain(axes: Axes) -> None:
 
 
 def label(axes: Axes, title: str, x: str, y: str, legend: bool = True) -> None:
+    """Title, axis labels and legend."""
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    if legend:  # below the picture: inside, it would lie on a curve sooner or later
+    if legend:  # below the picture: within it, it would cover a curve
         axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)

@@ -43,7 +43,7 @@ def test_tpr95_refuses_at_most_one_in_twenty():
 
 
 def test_ood_holdout_takes_all_sets_together():
-    """Inside scores around 4, two outside sets around 0: δ is near 2, and the sets are named with their sizes."""
+    """In-distribution scores around 4, two OOD sets around 0: δ is near 2, and the sets are named with their sizes."""
     random = np.random.default_rng(0)
     outside = {"svhn": random.normal(0, 1, 5_000), "mnist": random.normal(0, 1, 5_000)}
     policy = ood_holdout_policy(CalibrationScores(random.normal(4, 1, 10_000), np.ones(10_000, bool), outside))

@@ -14,7 +14,7 @@ ANY = Score(
 
 
 def calibrated(inside_gap, outside_gap, n=400):
-    """Two classes; max_softmax and confidence separate right from wrong and inside from outside by the given gaps."""
+    """Two classes; both scores separate right from wrong and in-distribution from OOD by the given gaps."""
     random = np.random.default_rng(0)
     right = random.random(n) < 0.7
 
@@ -32,7 +32,7 @@ def calibrated(inside_gap, outside_gap, n=400):
 
 
 def test_a_score_that_separates_better_is_recommended_for_its_purpose():
-    """Max softmax tells mistakes apart better, confidence images of something else: each is named for its own."""
+    """Max softmax is better at mistakes, confidence at OOD images: each is recommended for its purpose."""
     found = recommendations(calibrated(3.0, -1.0), "confidence")
     assert {purpose: item.score for purpose, item in found.items()} == {"ood": "confidence", "mistakes": "max_softmax"}
     assert found["mistakes"].gain[0] > 0
@@ -49,8 +49,8 @@ def test_what_chance_may_explain_changes_nothing():
             assert item.gain is None or (item.gain[0] <= 0 and "which chance may explain" in str(item))
 
 
-def test_without_outside_images_only_mistakes_are_judged():
+def test_without_ood_images_only_mistakes_are_judged():
     """No figure is made up for what was not measured."""
     sample = calibrated(1.0, 1.0)
-    alone = Calibrated(sample.scores, sample.inside, sample.right, {}, 1.0, None, "")
+    alone = Calibrated(sample.scores, sample.in_distribution, sample.right, {}, 1.0, None, "")
     assert list(recommendations(alone, "confidence")) == ["mistakes"]

@@ -5,8 +5,8 @@ import pytest
 
 from training.calibration.risk import threshold_for_risk
 from training.errors import DataError
-from training.metrics.binomial import share_interval, upper_bound
 from training.metrics.detection import thresholds_between
+from training.metrics.intervals import upper_bound
 
 RISK, ALPHA, DRAWS, IMAGES = 0.1, 0.2, 400, 300
 
@@ -79,12 +79,3 @@ def test_what_is_promised_is_what_was_counted():
     assert (promise.accepted, promise.wrong) == (above.sum(), (~right[above]).sum())
     assert promise.bound == upper_bound(promise.wrong, promise.accepted, 0.05 / 11) <= 0.05
     assert promise.threshold in thresholds_between(np.unique(scores))
-
-
-def test_bounds_are_clopper_pearsons():
-    """Known values: 0 of 10 has the upper bound 1 − α^(1/10), and 5 of 10 lies between 18.7 % and 81.3 %."""
-    assert upper_bound(0, 10, 0.05) == pytest.approx(1 - 0.05**0.1)
-    assert upper_bound(10, 10, 0.05) == 1.0
-    assert share_interval(5, 10) == pytest.approx((0.187086, 0.812914), abs=1e-6)
-    assert share_interval(0, 10)[0] == 0.0
-    assert share_interval(10, 10)[1] == 1.0

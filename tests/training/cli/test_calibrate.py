@@ -11,8 +11,8 @@ from PIL import Image
 from service.model.bundle import load_bundle
 from tests.conftest import LABELS, SIDE, make_bundle
 from tests.training.command_line import REPOSITORY
+from training.bundles.next_version import opened_bundle
 from training.cli.main import main
-from training.evaluation.scores import score_bundle, score_with_logits
 from training.metrics.detection import auroc
 
 
@@ -28,7 +28,7 @@ def photographs(count, seed):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """models/colours/1 without the newer scores, labelled photos, unlabelled traffic, and a set of something else."""
+    """models/colours/1 without the newer scores, labelled photos, unlabelled traffic, and an OOD set."""
     folder = tmp_path_factory.mktemp("calibrate")
     make_bundle(folder / "models")
     images, labels = photographs(900, 0)
@@ -47,7 +47,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture
 def confgate_train(monkeypatch, capsys):
-    """The command in this process: importing torch anew for each call would take longer than all else."""
+    """The command in this process: starting one for each call would take longer than the tests."""
 
     def run(*arguments, code=0):
         monkeypatch.setattr(sys, "argv", ["confgate-train", *map(str, arguments)])
@@ -89,9 +89,10 @@ def test_a_bundle_gets_a_new_version_without_training(place, confgate_train):
     assert "calibrate models/colours/1 --data photos --ood night" in card
     rows = table(text)
     images, labels = photographs(900, 0)
-    scored = score_with_logits(load_bundle(new), images)
-    right = scored.right(labels)
-    for name, values in scored.scores.items():
+    outputs = opened_bundle(load_bundle(new)).run(images, after.scores["confidence_preprocessed"].epsilon)
+    scored = {name: score.of_images(name, outputs) for name, score in after.scores.items()}
+    right = outputs["logits"].argmax(axis=1) == labels
+    for name, values in scored.items():
         kept = values > after.scores[name].policies["ood_holdout"].threshold
         row = rows[name, "ood_holdout"]
         assert row["refused"] == f"{1 - kept.mean():.2%}"
@@ -103,7 +104,7 @@ def test_a_bundle_gets_a_new_version_without_training(place, confgate_train):
     areas = {name: float(value) for name, value in re.findall(r"(\w+) ([\d.]+)%[,.]", text.splitlines()[-4])}
     assert recommended is not None
     assert areas[recommended[1]] == max(areas.values())
-    expected = auroc(scored.scores["confidence"][right], scored.scores["confidence"][~right])
+    expected = auroc(scored["confidence"][right], scored["confidence"][~right])
     assert f"confidence {expected:.2%}" in text
 
 
@@ -129,7 +130,9 @@ def test_unlabelled_traffic_is_enough(place, confgate_train):
     assert after.graphs == before.graphs
     assert after.evaluation == before.evaluation
     assert (after.default.score, after.default.policy) == ("confidence", "target_rejection")
-    values = score_bundle(load_bundle(new), photographs(200, 1)[0], ["confidence"])["confidence"]
+    epsilon = after.scores["confidence_preprocessed"].epsilon
+    outputs = opened_bundle(load_bundle(new)).run(photographs(200, 1)[0], epsilon)
+    values = after.scores["confidence"].of_images("confidence", outputs)
     policy = after.scores["confidence"].policies["target_rejection"]
     assert np.mean(values <= policy.threshold) == policy.expected_rejection_rate == pytest.approx(0.1)
     for name, score in before.scores.items():

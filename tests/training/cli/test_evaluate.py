@@ -12,17 +12,17 @@ from service.model.bundle import load_bundle
 from service.model.scores import score_images
 from tests.training.command_line import confgate_train
 from tests.training.conftest import LIMIT
+from training.calibration.epsilon import EPSILONS
 from training.data.ood import load_ood
 from training.errors import DataError
 from training.evaluation.evaluate import Group, Settings, Spread, evaluate
-from training.evaluation.in_distribution import inside_of, spread_indices
-from training.evaluation.measure import Measured, MeasuredNetwork, NetworkScores, Thresholds, measure_network
+from training.evaluation.in_distribution import in_distribution_of, spread_indices
+from training.evaluation.measure import Measured, MeasuredNetwork, Thresholds, measure_network
 from training.evaluation.ood_sets import load_sets
 from training.evaluation.outputs import BundleOutputs, ImageSet
-from training.evaluation.scores import score_bundle
+from training.evaluation.scores import NetworkScores
 from training.evaluation.tables import pair_cell
-from training.graphs.from_torch import open_graph, run_graph
-from training.graphs.perturbed import EPSILONS
+from training.graphs.run import as_served, open_graph, run_graph
 from training.metrics.detection import auroc, bootstrap_interval, detection_error, detection_metrics, fpr_at_tpr
 
 BRANCH, BASELINE = "compact-cifar10", "compact-cifar10-baseline"
@@ -45,6 +45,12 @@ def limited(images):
     return images[spread_indices(len(images), LIMIT)]
 
 
+def scores_of(bundle, images, score):
+    """One score of every image, straight from the forward graph."""
+    outputs = run_graph(open_graph(bundle.graph_path("forward")), as_served(images, bundle.manifest.input))
+    return bundle.manifest.scores[score].of_images(score, outputs)
+
+
 def records(path: Path):
     with path.open() as file:
         return {(r["out_of_distribution"], r["method"]): r for r in csv.DictReader(file)}
@@ -64,10 +70,8 @@ def test_figures_equal_those_computed_from_the_graph(evaluated, reproduced):
         (BASELINE, "baseline", "max_softmax", "all_images"),
     ):
         bundle = load_bundle(reproduced.bundle(recipe))
-        test = limited(inside_of(bundle, reproduced.data, reproduced.run(recipe)).test.images)
-        metrics = detection_metrics(
-            score_bundle(bundle, test, [score])[score], score_bundle(bundle, outside[name], [score])[score]
-        )
+        test = limited(in_distribution_of(bundle, reproduced.data, reproduced.run(recipe)).test.images)
+        metrics = detection_metrics(scores_of(bundle, test, score), scores_of(bundle, outside[name], score))
         for metric in ("fpr_at_95_tpr", "detection_error", "auroc", "aupr_in", "aupr_out"):
             assert float(found[name, method][metric]) == pytest.approx(getattr(metrics, metric), abs=1e-6)
         assert int(found[name, method]["n_outside"]) == len(outside[name])
@@ -79,8 +83,8 @@ def test_epsilon_is_the_best_one_on_calibration_images(evaluated, reproduced):
     noise = limited(load_ood("uniform", reproduced.data, SIZE).calibration)
     for recipe, method in ((BASELINE, "odin"), (BRANCH, "confidence_preprocessed")):
         bundle = load_bundle(reproduced.bundle(recipe))
-        own = limited(inside_of(bundle, reproduced.data, reproduced.run(recipe)).calibration.images)
-        graph = open_graph(bundle.graph_path("perturbed"), threads=1)
+        own = limited(in_distribution_of(bundle, reproduced.data, reproduced.run(recipe)).calibration.images)
+        graph = open_graph(bundle.graph_path("perturbed"))
         temperature = bundle.manifest.scores[method].temperature
         errors = []
         for epsilon in EPSILONS:
@@ -119,9 +123,9 @@ def test_the_four_files_say_the_same(evaluated):
 def test_intervals_are_those_of_resampled_scores(earlier, reproduced):
     """JSON and CSV have the bootstrap interval of the graph's own scores, and the table shows it behind the value."""
     bundle = load_bundle(reproduced.bundle(BRANCH))
-    test = limited(inside_of(bundle, reproduced.data, reproduced.run(BRANCH)).test.images)
+    test = limited(in_distribution_of(bundle, reproduced.data, reproduced.run(BRANCH)).test.images)
     noise = limited(load_ood("uniform", reproduced.data, SIZE).test)
-    inside, outside = (np.sort(score_bundle(bundle, images, ["energy"])["energy"]) for images in (test, noise))
+    inside, outside = (np.sort(scores_of(bundle, images, "energy")) for images in (test, noise))
     found = records(earlier.parent / "evaluation.csv")["uniform", "branch_energy"]
     for name, metric in (("auroc", auroc), ("fpr_at_95_tpr", fpr_at_tpr)):
         low, high = bootstrap_interval(metric, inside, outside)
@@ -132,9 +136,9 @@ def test_intervals_are_those_of_resampled_scores(earlier, reproduced):
 
 
 def test_nothing_is_tuned_on_test_images(reproduced, tmp_path):
-    """Other test images, inside and outside, leave every ε and both calibrated thresholds as they were."""
+    """Other test images, in-distribution and OOD, leave every ε and both calibrated thresholds as they were."""
     bundle = load_bundle(reproduced.bundle(BRANCH))
-    inside = inside_of(bundle, reproduced.data, reproduced.run(BRANCH), LIMIT)
+    inside = in_distribution_of(bundle, reproduced.data, reproduced.run(BRANCH), LIMIT)
     (outside,) = load_sets(["gaussian"], reproduced.data, SIZE, LIMIT)
     noise = np.random.default_rng(0).integers(0, 256, (30, SIZE, SIZE, 3), dtype=np.uint8)
     other = replace(inside, test=inside.test.take(np.arange(5)))

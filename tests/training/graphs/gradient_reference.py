@@ -10,9 +10,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
+from onnx import TensorProto, helper
 from torch import nn
 
-from training.graphs.gradient import input_gradient
+from training.graphs.gradient import EPSILON, add_input_preprocessing
 
 
 def export(module: nn.Module, example: torch.Tensor, outputs: list[str], *, dynamo: bool = False) -> onnx.ModelProto:
@@ -46,6 +47,29 @@ def run(graph: onnx.ModelProto | onnxruntime.InferenceSession, **inputs: np.ndar
     session = open_graph(graph) if isinstance(graph, onnx.ModelProto) else graph
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(None, inputs), strict=True))
+
+
+def input_gradient(forward: onnx.ModelProto, temperature: float = 1000.0) -> onnx.ModelProto:
+    """The perturbed graph up to the gradient whose sign it takes, with that gradient as the output `gradient`.
+
+    It is ∂z/∂x for a confidence logit z. For a classifier it is the gradient of log(p_max / (1 − p_max)).
+    """
+    model = add_input_preprocessing(forward, temperature=temperature)
+    graph = model.graph
+    (step,) = (node for node in graph.node if EPSILON in node.input)
+    place = next(i for i, node in enumerate(graph.node) if node.op_type == "Sign" and node.output[0] in step.input)
+    gradient = graph.node[place].input[0]
+    del graph.node[place:]  # nodes are in topological order, and what follows works on the perturbed image
+    graph.node.append(helper.make_node("Identity", [gradient], ["gradient"]))
+    kept = {
+        "input": [value for value in graph.input if value.name != EPSILON],
+        "output": [value for value in graph.output if not value.name.endswith("_preprocessed")],
+    }
+    for field, values in kept.items():
+        graph.ClearField(field)
+        getattr(graph, field).extend(values)
+    graph.output.append(helper.make_tensor_value_info("gradient", TensorProto.FLOAT, None))
+    return model
 
 
 def autograd(score: nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from training.errors import ExportError
-from training.graphs.from_torch import check_parity, export_network, open_graph, run_graph
+from training.graphs.from_torch import export_network
+from training.graphs.parity import check_parity
+from training.graphs.run import open_graph, run_graph
 from training.networks import add_confidence_branch, compact
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)

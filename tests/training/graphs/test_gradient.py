@@ -9,8 +9,8 @@ import torch
 from onnx import helper, parser
 from torch import Tensor, nn
 
-from tests.training.graphs.gradient_reference import autograd, export, run
-from training.graphs.gradient import GradientError, NoRuleError, add_input_preprocessing, input_gradient
+from tests.training.graphs.gradient_reference import autograd, export, input_gradient, run
+from training.graphs.gradient import GradientError, NoRuleError, add_input_preprocessing
 
 # Operators with a CUDA kernel at opset 18, by the table in docs/OperatorKernels.md of onnxruntime.
 ON_CUDA = {

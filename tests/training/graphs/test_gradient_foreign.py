@@ -12,8 +12,15 @@ import torch.nn.functional as F
 from onnx import numpy_helper
 from torch import nn
 
-from tests.training.graphs.gradient_reference import Function, Weighted, assert_gradient_equals_autograds, autograd, run
-from training.graphs.gradient import NoRuleError, input_gradient
+from tests.training.graphs.gradient_reference import (
+    Function,
+    Weighted,
+    assert_gradient_equals_autograds,
+    autograd,
+    input_gradient,
+    run,
+)
+from training.graphs.gradient import NoRuleError
 
 KERNEL, MATRIX = torch.randn(5, 8, 3, 3), torch.randn(512, 7) / 25
 TABLE = torch.tensor([[1, 5, 1], [0, 7, 2]])

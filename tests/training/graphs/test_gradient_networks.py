@@ -12,10 +12,11 @@ import torch
 from onnxruntime import InferenceSession
 from torch import Tensor, nn
 
-from tests.training.graphs.gradient_reference import autograd, export, open_graph, run
+from tests.training.graphs.gradient_reference import autograd, export, input_gradient, open_graph, run
 from training.data.normalise import normalise
-from training.graphs.from_torch import export_network, with_image_input
-from training.graphs.gradient import add_input_preprocessing, input_gradient
+from training.graphs.from_torch import export_network
+from training.graphs.gradient import add_input_preprocessing
+from training.graphs.image_input import with_image_input
 from training.networks import Classifier, add_confidence_branch, build_network, compact
 from training.networks.densenet import densenet_bc
 from training.networks.vgg import vgg13
@@ -115,7 +116,7 @@ class Compared(NamedTuple):
     """Per image. Differences are of the preprocessed logit."""
 
     from_autograd: np.ndarray  # |c̃ − c̃ of torch|
-    from_same_step: np.ndarray  # |c̃ − what torch says of the image moved by the graph's own signs|
+    from_same_step: np.ndarray  # |c̃ − torch's, for the image perturbed by the graph's own signs|
     other_signs: np.ndarray  # the share of signs that differ
 
 
@@ -131,7 +132,7 @@ def compare(pair: Pair, images: np.ndarray, dtype: torch.dtype) -> Compared:
     pair.score.float()
     found = run(pair.preprocessed, image=images, epsilon=np.array(EPSILON, np.float32))
     np.testing.assert_allclose(found["confidence_logit"], clean, rtol=1e-4, atol=1e-4)
-    # The preprocessing has moved the score by far more than the tolerance, else agreement would mean little.
+    # The preprocessing changes the score by far more than the tolerance, else agreement would mean little.
     assert np.abs(expected - clean).max() > 1e-3
     preprocessed = found["confidence_logit_preprocessed"]
     other_signs = (signs != direction.numpy()).reshape(len(images), -1).mean(1)

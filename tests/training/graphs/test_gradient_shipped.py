@@ -10,8 +10,8 @@ from onnx import numpy_helper
 from PIL import Image
 from torch import nn
 
-from training.graphs.from_torch import open_graph, run_graph
-from training.graphs.gradient import input_gradient
+from tests.training.graphs.gradient_reference import input_gradient
+from training.graphs.run import open_graph, run_graph
 from training.networks import add_confidence_branch, compact
 
 ROOT = Path(__file__).parents[3]

@@ -1,24 +1,14 @@
-"""The perturbed graph of a bundle, against torch autograd, and the choice of ε without out-of-distribution images."""
+"""The perturbed graph of a bundle, against torch autograd."""
 
 import numpy as np
 import onnx
 import pytest
 import torch
 
-from service.model.scores import score_images
 from training.errors import ExportError
-from training.graphs.from_torch import export_network, open_graph, run_graph
-from training.graphs.perturbed import (
-    EPSILONS,
-    ODIN_TEMPERATURE,
-    check_perturbed_parity,
-    choose_epsilon,
-    choose_epsilon_outside,
-    perturbed_graph,
-    preprocessed_score,
-)
-from training.graphs.perturbed_images import moved_images_of
-from training.metrics.detection import detection_error
+from training.graphs.from_torch import export_network
+from training.graphs.parity import check_perturbed_parity
+from training.graphs.perturbed import perturbed_graph
 from training.networks import add_confidence_branch, compact
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)
@@ -69,39 +59,3 @@ def test_wrong_answers_for_the_clean_image_are_refused(images, output):
     perturbed.graph.node.append(onnx.helper.make_node("Add", [f"true_{output}", "error"], [output]))
     with pytest.raises(ExportError, match="differs from torch"):
         check_perturbed_parity(perturbed, network, MEAN, STD, images, epsilon=0.01)
-
-
-@pytest.mark.parametrize("branch", [True, False])
-def test_chosen_epsilon_has_the_least_detection_error_of_the_grid(branch, images):
-    """No ε of the grid separates right from wrong answers better than the chosen one."""
-    network = network_with(branch)
-    perturbed = perturbed_graph(export_network(network, MEAN, STD, 16))
-    session = open_graph(perturbed)
-    right = np.random.default_rng(1).random(len(images)) < 0.6
-    score = preprocessed_score(network)
-    chosen = choose_epsilon(moved_images_of(perturbed), score, images, right)
-    errors = {}
-    for epsilon in EPSILONS:
-        values = score_images(score, run_graph(session, images, epsilon=epsilon), ODIN_TEMPERATURE)
-        errors[epsilon] = detection_error(values[right], values[~right]).detection_error
-    assert errors[chosen] == min(errors.values())
-
-
-@pytest.mark.parametrize("branch", [True, False])
-def test_epsilon_chosen_on_outside_images_has_the_least_detection_error(branch, images):
-    """No ε of the grid separates the images from those of two other sets together better than the chosen one."""
-    network = network_with(branch)
-    perturbed = perturbed_graph(export_network(network, MEAN, STD, 16))
-    session = open_graph(perturbed)
-    random = np.random.default_rng(1)
-    outside = [random.integers(0, high, (20, 16, 16, 3), dtype=np.uint8) for high in (60, 200)]
-    score = preprocessed_score(network)
-    chosen = choose_epsilon_outside(moved_images_of(perturbed), score, images, outside)
-    errors = {}
-    for epsilon in EPSILONS:
-        inside, *others = (
-            score_images(score, run_graph(session, part, epsilon=epsilon), ODIN_TEMPERATURE)
-            for part in (images, *outside)
-        )
-        errors[epsilon] = detection_error(inside, np.concatenate(others)).detection_error
-    assert errors[chosen] == min(errors.values())

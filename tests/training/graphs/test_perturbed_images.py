@@ -15,35 +15,36 @@ from service.errors import BundleError
 from service.model.bundle import Bundle, HashedFile, load_bundle, write_bundle
 from service.model.session import open_session
 from tests.training.conftest import LIMIT
+from training.calibration.epsilon import EPSILONS
 from training.evaluation import outputs as outputs_module
-from training.evaluation.in_distribution import inside_of
-from training.evaluation.measure import NetworkScores, best_epsilon, measure_network
+from training.evaluation.in_distribution import in_distribution_of
+from training.evaluation.measure import best_epsilon, measure_network
 from training.evaluation.ood_sets import load_sets
 from training.evaluation.outputs import BATCHES, BundleOutputs, ImageSet
-from training.graphs.from_torch import open_graph, run_graph
+from training.evaluation.scores import NetworkScores
 from training.graphs.gradient.cut import cut_at_direction
-from training.graphs.perturbed import EPSILONS
-from training.graphs.perturbed_images import MovedImages, moved_images_of, open_moved_images
+from training.graphs.perturbed_images import PerturbedImages, open_perturbed_images, perturbed_images_of
+from training.graphs.run import open_graph, run_graph
 
 BRANCH, BASELINE = "compact-cifar10", "compact-cifar10-baseline"
 SIZE = 12
 SHIPPED = Path(__file__).parents[3] / "models"
-MOVED = EPSILONS[1:]
+NON_ZERO = EPSILONS[1:]
 
 
 def noise(count: int, size: int = SIZE) -> ImageSet:
     return ImageSet("noise", np.random.default_rng(4).integers(0, 256, (count, size, size, 3), dtype=np.uint8))
 
 
-def opened(bundle: Bundle) -> MovedImages:
-    return open_moved_images(bundle, "cpu", usable_cpus(), BATCHES["perturbed"])
+def opened(bundle: Bundle) -> PerturbedImages:
+    return open_perturbed_images(bundle, "cpu", usable_cpus(), BATCHES["perturbed"])
 
 
 def assert_answers_are_those_of_the_whole_graph(bundle: Bundle, folder: Path, images: ImageSet) -> None:
     outputs = BundleOutputs(bundle, folder, "cpu")
     outputs.prepare(images, EPSILONS)
     whole = open_session(bundle, "perturbed", "cpu", usable_cpus(), BATCHES["perturbed"])
-    for epsilon in MOVED:
+    for epsilon in NON_ZERO:
         at_epsilon = replace(whole, constants={"epsilon": np.asarray(epsilon, np.float32)})
         for name, rows in outputs.preprocessed(images, epsilon).items():
             assert name.endswith("_preprocessed")
@@ -56,7 +57,7 @@ def assert_answers_are_those_of_the_whole_graph(bundle: Bundle, folder: Path, im
 def test_answers_are_bit_for_bit_those_of_the_whole_graph(reproduced, tmp_path, recipe):
     """A network with a branch and one for ODIN, at every ε of the grid, in a full batch and one that is not."""
     bundle = load_bundle(reproduced.bundle(recipe))
-    assert opened(bundle).finding is not None
+    assert opened(bundle).direction_session is not None
     assert_answers_are_those_of_the_whole_graph(bundle, tmp_path, noise(BATCHES["perturbed"] + 7))
 
 
@@ -65,7 +66,7 @@ def test_shipped_bundles_can_be_cut(tmp_path, name):
     """Graphs as they ship, with their weights in a file of their own, two of them older than the cutting."""
     bundle = load_bundle(SHIPPED / name)
     assert bundle.manifest.external_data
-    assert opened(bundle).finding is not None
+    assert opened(bundle).direction_session is not None
     assert_answers_are_those_of_the_whole_graph(bundle, tmp_path, noise(3, bundle.manifest.input.width))
 
 
@@ -75,9 +76,9 @@ def test_a_graph_without_its_bundle_answers_alike(reproduced):
         path = bundle.graph_path("perturbed")
         images = noise(3, bundle.manifest.input.width).images
         whole = open_graph(path)
-        for moved in (moved_images_of(path), moved_images_of(onnx.load(path))):
-            assert moved.finding is not None
-            for epsilon, found in zip(EPSILONS, moved.run(images, EPSILONS), strict=True):
+        for perturbed in (perturbed_images_of(path), perturbed_images_of(onnx.load(path))):
+            assert perturbed.direction_session is not None
+            for epsilon, found in zip(EPSILONS, perturbed.run(images, EPSILONS), strict=True):
                 expected = run_graph(whole, images, epsilon=epsilon)
                 for name, rows in found.items():
                     np.testing.assert_array_equal(rows, expected[name])
@@ -101,11 +102,13 @@ def watched(monkeypatch) -> tuple[Watched, Watched]:
     finding, answering = Watched(None), Watched(None)
 
     def open_watched(*arguments):
-        moved = open_moved_images(*arguments)
-        finding.runtime, answering.runtime = moved.finding.runtime, moved.answering.runtime
-        return MovedImages(replace(moved.answering, runtime=answering), replace(moved.finding, runtime=finding))
+        perturbed = open_perturbed_images(*arguments)
+        finding.runtime, answering.runtime = perturbed.direction_session.runtime, perturbed.answer_session.runtime
+        return PerturbedImages(
+            replace(perturbed.answer_session, runtime=answering), replace(perturbed.direction_session, runtime=finding)
+        )
 
-    monkeypatch.setattr(outputs_module, "open_moved_images", open_watched)
+    monkeypatch.setattr(outputs_module, "open_perturbed_images", open_watched)
     return finding, answering
 
 
@@ -116,18 +119,18 @@ def test_the_search_for_epsilon_finds_each_direction_once(reproduced, tmp_path, 
     best_epsilon("odin", scores, images, (ImageSet("other", images.images[::-1].copy()),))
     finding, answering = watched
     assert len(finding.batches) == 4
-    assert len(answering.batches) == 4 * len(MOVED)
+    assert len(answering.batches) == 4 * len(NON_ZERO)
 
 
 def test_an_evaluation_finds_no_direction_twice(reproduced, tmp_path, watched, monkeypatch):
     """Sets that need different ε of the same test images get them from one pass."""
     bundle = load_bundle(reproduced.bundle(BRANCH))
-    chosen = iter(MOVED)
+    chosen = iter(NON_ZERO)
     monkeypatch.setattr("training.evaluation.measure.best_epsilon", lambda *_: next(chosen))
     measure_network(
         "branch",
         NetworkScores(BundleOutputs(bundle, tmp_path, "cpu")),
-        inside_of(bundle, reproduced.data, reproduced.run(BRANCH), LIMIT),
+        in_distribution_of(bundle, reproduced.data, reproduced.run(BRANCH), LIMIT),
         load_sets(["tinyimagenet_crop", "all_images"], reproduced.data, SIZE, LIMIT),
         "per-set",
     )
@@ -196,13 +199,13 @@ def test_a_graph_that_cannot_be_cut_runs_whole(
     change(model)
     assert (cut_at_direction(model, ["confidence_logit_preprocessed"]) is not None) == is_cut
     bundle = with_perturbed_graph(own, model.SerializeToString(), tmp_path)
-    assert opened(bundle).finding is None
-    assert moved_images_of(bundle.graph_path("perturbed")).finding is None
+    assert opened(bundle).direction_session is None
+    assert perturbed_images_of(bundle.graph_path("perturbed")).direction_session is None
     assert_answers_are_those_of_the_whole_graph(bundle, tmp_path / "scores", noise(20))
 
 
 def test_what_is_no_graph_is_refused_as_by_the_service(reproduced, tmp_path):
-    """A perturbed graph that nobody can open is told by the name of its file."""
+    """The error for a perturbed graph that cannot be opened names its file."""
     bundle = with_perturbed_graph(load_bundle(reproduced.bundle(BRANCH)), b"not a graph", tmp_path)
     with pytest.raises(BundleError, match=r"perturbed\.onnx"):
         opened(bundle)

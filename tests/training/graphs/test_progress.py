@@ -12,11 +12,11 @@ def shown(force_terminal: bool) -> str:
     with counting_images(console, "calibrating"):
         for _ in range(3):
             images_done(500)
-    images_done(500)  # nobody listens any more
+    images_done(500)  # the block has ended
     return console.file.getvalue()
 
 
 def test_a_terminal_shows_the_count_and_a_pipe_stays_clean() -> None:
-    """Images are added up while the block runs; where nobody looks nothing is written."""
+    """Images are counted while the block runs; a pipe gets nothing."""
     assert "calibrating" in shown(force_terminal=True)
     assert shown(force_terminal=False) == ""

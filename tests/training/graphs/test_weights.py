@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from training.graphs.from_torch import open_graph, run_graph
+from training.graphs.run import open_graph, run_graph
 from training.graphs.weights import share_weights
 
 

@@ -94,7 +94,7 @@ def test_constant_scores_tell_nothing():
 
 
 def test_one_sample_on_each_side():
-    """A single pair is told apart wholly, or the wrong way round."""
+    """A single pair is separated completely, or in the wrong order."""
     assert detection_metrics([1.0], [0.0]) == DetectionMetrics(0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
     assert detection_metrics([0.0], [1.0]) == DetectionMetrics(1.0, 1.0, 0.5, 0.0, 0.5, 0.5)
 
@@ -120,7 +120,7 @@ def test_cuts_separate_what_they_are_between(values):
 
 
 def test_the_two_polarities_differ():
-    """Keeping 19 of 20 inside scores lets half the outside ones pass; catching these loses two of the 20."""
+    """Keeping 19 of 20 in-distribution scores lets half the OOD ones pass; catching these loses two of the 20."""
     inside, outside = [*range(1, 20), -5], [-1] * 10 + [1] * 10
     assert fpr_at_tpr(inside, outside) == pytest.approx(0.5)
     assert fpr_at_tpr_out_positive(inside, outside) == pytest.approx(2 / 20)
@@ -136,15 +136,14 @@ def test_bootstrap_interval_covers_as_often_as_it_says():
     assert 180 <= held <= 199
 
 
-def test_bootstrap_keeps_pairs_together_and_repeats_itself():
-    """Paired samples share their indices; the same seed gives the same interval, another one another."""
+def test_bootstrap_repeats_itself():
+    """The same seed gives the same interval, another seed another one; unusable samples are errors."""
     values = np.arange(50.0)
-    assert bootstrap_interval(lambda a, b: float(np.abs(a - b).max()), values, values, n=20, paired=True) == (0, 0)
     first = bootstrap_interval(auroc, values, values - 20, n=50)
     assert first == bootstrap_interval(auroc, values, values - 20, n=50)
     assert first != bootstrap_interval(auroc, values, values - 20, n=50, seed=1)
     assert first[0] < auroc(values, values - 20) < first[1]
-    for samples, options in (((), {}), (([],), {}), (([1], [1, 2]), {"paired": True}), (([1],), {"level": 1.0})):
+    for samples, options in (((), {}), (([],), {}), (([1],), {"level": 1.0})):
         with pytest.raises(ValueError, match="expected"):
             bootstrap_interval(np.mean, *samples, **options)
 

@@ -7,16 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.metrics.detection import (
-    SelectiveMetrics,
-    aurc,
-    coverage_at_risk,
-    expected_calibration_error,
-    risk_at_coverage,
-    selective_metrics,
-)
-
-answers = st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=40)
+from training.metrics.selective import aurc, expected_calibration_error
 
 
 def columns(pairs):
@@ -26,9 +17,6 @@ def columns(pairs):
 def test_aurc_by_hand():
     """Right, wrong, right from the highest score on: risks 0, 1/2 and 1/3, of which the mean is 5/18."""
     assert aurc([3, 2, 1], [True, False, True]) == pytest.approx(5 / 18)
-    found = selective_metrics([3, 2, 1], [True, False, True])
-    assert found.excess_aurc == pytest.approx(5 / 18 - 1 / 9)  # with the mistake last: 0, 0, 1/3
-    assert (found.error, found.n) == (pytest.approx(1 / 3), 3)
 
 
 @settings(max_examples=100, deadline=None)
@@ -41,19 +29,6 @@ def test_aurc_is_the_mean_over_every_order_of_equal_scores(pairs):
             wrong = np.cumsum([not right for _, right in order])
             areas.append(np.mean(wrong / np.arange(1, len(order) + 1)))
     assert aurc(*columns(pairs)) == pytest.approx(np.mean(areas))
-
-
-@settings(max_examples=100, deadline=None)
-@given(pairs=answers, percent=st.integers(1, 100))
-def test_risk_and_coverage_are_those_of_a_threshold(pairs, percent):
-    """Both are what the best of all gates `score > δ` does, found by trying each."""
-    score, right = columns(pairs)
-    gates = [score > delta for delta in (*score, -10.0) if (score > delta).any()]
-    share = percent / 100
-    covering = min((gate for gate in gates if gate.mean() >= share - 1e-12), key=np.mean)
-    assert risk_at_coverage(score, right, share) == pytest.approx(1 - right[covering].mean())
-    allowed = [gate.mean() for gate in gates if 1 - right[gate].mean() <= share + 1e-12]
-    assert coverage_at_risk(score, right, share) == pytest.approx(max(allowed, default=0.0))
 
 
 @settings(max_examples=100, deadline=None)
@@ -81,9 +56,8 @@ def test_order_constant_scores_and_one_sample():
     shuffled = random.permutation(300)
     assert aurc(score, right) == aurc(score[shuffled], right[shuffled])
     assert aurc(np.zeros(300), right) == pytest.approx(1 - right.mean())
-    assert risk_at_coverage(np.zeros(300), right, 0.01) == pytest.approx(1 - right.mean())
-    assert selective_metrics([1.0], [False]) == SelectiveMetrics(aurc=1.0, excess_aurc=0.0, error=1.0, n=1)
-    assert selective_metrics([1.0], [True]) == SelectiveMetrics(aurc=0.0, excess_aurc=0.0, error=0.0, n=1)
+    assert aurc([1.0], [False]) == 1.0
+    assert aurc([1.0], [True]) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -99,16 +73,14 @@ def test_order_constant_scores_and_one_sample():
 )
 def test_unusable_answers_are_refused(score, right):
     """No scores, NaN, infinities, a missing or a strange answer are errors, not numbers."""
-    for metric in (aurc, selective_metrics, expected_calibration_error):
+    for metric in (aurc, expected_calibration_error):
         with pytest.raises(ValueError, match=r"expected|other values"):
             metric(score, right)
 
 
 def test_impossible_questions_are_refused():
-    """Coverage 0, a risk above 1, a probability above 1 and no bins are refused."""
+    """A probability above 1 and no bins are refused."""
     for ask in (
-        lambda: risk_at_coverage([1.0], [True], 0),
-        lambda: coverage_at_risk([1.0], [True], 1.1),
         lambda: expected_calibration_error([1.2], [True]),
         lambda: expected_calibration_error([0.2], [True], bins=0),
     ):

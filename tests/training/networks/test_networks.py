@@ -7,7 +7,9 @@ from torch import nn
 
 from training.data.normalise import normalise
 from training.errors import RecipeError
-from training.graphs import from_torch as export
+from training.graphs import parity
+from training.graphs.from_torch import export_network
+from training.graphs.run import open_graph, run_graph
 from training.networks import add_confidence_branch, build_network, check_network
 from training.networks.vgg import vgg13
 
@@ -133,7 +135,7 @@ def test_compact_takes_smaller_images_in_training():
 )
 def test_exported_graph_gives_the_same_outputs(name, reads_layers, monkeypatch):
     """ONNX Runtime agrees with torch on both outputs at batches of 1, 2 and 7."""
-    monkeypatch.setattr(export, "PARITY_BATCHES", (1, 2, 7))
+    monkeypatch.setattr(parity, "PARITY_BATCHES", (1, 2, 7))
     torch.manual_seed(0)
     make, side = SMALL[name]
     network = add_confidence_branch(make(), (6,), reads_layers=reads_layers)
@@ -142,9 +144,9 @@ def test_exported_graph_gives_the_same_outputs(name, reads_layers, monkeypatch):
     brightness = np.arange(1, 8).reshape(7, 1, 1, 1) / 7
     images = (np.random.default_rng(0).integers(0, 256, (7, side, side, 3)) * brightness).astype(np.uint8)
     _settle_batch_norms(network, normalise(torch.from_numpy(images), torch.tensor(mean), torch.tensor(std)))
-    model = export.export_network(network, mean, std, side)
-    assert export.check_parity(model, network, mean, std, images) <= 1e-4
-    found = export.run_graph(export.open_graph(model), images)
+    model = export_network(network, mean, std, side)
+    assert parity.check_parity(model, network, mean, std, images) <= 1e-4
+    found = run_graph(open_graph(model), images)
     for name in ("logits", "confidence_logit"):  # outputs that do not depend on the image would agree by themselves
         assert np.ptp(found[name], axis=0).max() > 1e-3
 

@@ -2,14 +2,8 @@
 
 import pytest
 
-from training.paper.published import (
-    DETECTION_TABLES,
-    METRICS,
-    citation,
-    published_errors,
-    published_rows,
-    published_value,
-)
+from training.metrics.detection import METRICS
+from training.paper.published import DETECTION_TABLES, citation, published_errors, published_rows, published_value
 from training.recipe import available
 
 PHOTOS = ["tinyimagenet_crop", "tinyimagenet_resize", "lsun_crop", "lsun_resize", "isun"]

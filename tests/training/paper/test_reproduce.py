@@ -13,7 +13,8 @@ from service.model.scores import sigmoid
 from tests.training.command_line import confgate_train
 from training.errors import DataError, RecipeError
 from training.evaluation.evaluate import Settings, evaluate
-from training.paper.published import METRICS, published_rows, published_value
+from training.metrics.detection import METRICS
+from training.paper.published import published_rows, published_value
 from training.paper.reproduction.beside import Finished, beside_tables, compare
 from training.paper.reproduction.budget import budget_figure, budget_records, budget_table
 from training.paper.reproduction.experiments import BUDGETS, EXPERIMENTS, plan_experiment, sets_here
@@ -116,10 +117,10 @@ def test_every_experiment_is_made_of_recipes_that_ship(table, scale, variant):
         for training, enabled in [(t, True) for t in cell.branch] + [(t, False) for t in cell.baseline]:
             assert training.recipe in available()
             recipe = training.load()
-            assert (recipe.data.dataset, recipe.confidence.enabled) == (cell.inside, enabled)
+            assert (recipe.data.dataset, recipe.confidence.enabled) == (cell.in_distribution, enabled)
     if table != "budget" and scale == "paper":
         published = {(row.network, row.in_distribution) for row in published_rows(table)}
-        assert {(cell.network, cell.inside) for cell in experiment.cells} == published
+        assert {(cell.network, cell.in_distribution) for cell in experiment.cells} == published
 
 
 def test_the_budget_sweep_shares_the_training_of_the_usual_budget():
@@ -143,7 +144,9 @@ def test_an_unknown_table_is_refused_by_name():
 def test_summary_tables_have_their_own_columns(reproduced, tmp_path, table, metric, published):
     """Table 1 compares the classification error too, Table 2 shows ODIN and confidence with preprocessing."""
     experiment = plan_experiment(table, 1, "compact")
-    experiment = replace(experiment, cells=tuple(cell for cell in experiment.cells if cell.inside == "cifar10"))
+    experiment = replace(
+        experiment, cells=tuple(cell for cell in experiment.cells if cell.in_distribution == "cifar10")
+    )
     used = sets_here(experiment, reproduced.data)
     branch, baseline = "compact-cifar10", "compact-cifar10-baseline"
     runs = {reproduced.bundle(name): reproduced.run(name) for name in (branch, baseline)}
@@ -151,7 +154,7 @@ def test_summary_tables_have_their_own_columns(reproduced, tmp_path, table, metr
     evaluation = evaluate([reproduced.bundle(branch)], [reproduced.bundle(baseline)], settings)
     (group,) = evaluation.groups
     compared = compare(experiment, [Finished(experiment.cells[0], group, evaluation)], used)
-    assert [c.published for c in compared if c.metric == metric and c.outside in ("", "all_images")] == published
+    assert [c.published for c in compared if c.metric == metric and c.ood in ("", "all_images")] == published
     methods = ["odin", "confidence_preprocessed"] if table == "2" else ["baseline", "confidence"]
     assert list(dict.fromkeys(c.method for c in compared)) == methods
     (text,) = beside_tables(experiment, compared)

@@ -43,8 +43,8 @@ def test_the_figures_at_the_top_are_those_of_the_gate(folder, reproduced):
     )
     page = (folder / "index.html").read_text()
     view, policy = data.scores["confidence"], data.manifest.scores["confidence"].policies["misclassified"]
-    kept = view.inside > policy.threshold
-    for figure in (view.right.mean(), 1 - kept.mean(), np.mean(view.all_outside <= policy.threshold)):
+    kept = view.in_distribution > policy.threshold
+    for figure in (view.right.mean(), 1 - kept.mean(), np.mean(view.all_ood <= policy.threshold)):
         assert f"<b>{figure:.1%}</b>" in page
     assert "default</span>" in page
     assert "best on calibration images</span>" in page

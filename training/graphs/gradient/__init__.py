@@ -2,10 +2,10 @@
 
     perturbed = add_input_preprocessing(onnx.load("model.onnx"))
 
-x̃ = x − ε·sign(∇ₓ −log σ(z)) pushes the normalised image x towards a higher confidence before it is scored once more
+x̃ = x − ε·sign(∇ₓ −log σ(z)) perturbs the normalised image x towards a higher confidence before it is scored again
 (DeVries & Taylor 2018, section 3.1; ODIN, Liang et al. 2018, for a classifier without a confidence branch). ONNX
-Runtime cannot differentiate, so the gradient is written out as ordinary nodes: `walk` goes back over the forward nodes;
-`rules`, `shape_rules` and `window_rules` know each operator's derivative; `builder` holds the graph.
+Runtime cannot differentiate, so the gradient consists of ordinary nodes: `walk` goes back over the forward nodes;
+the modules `*_rules` know each operator's derivative; `builder` holds the graph.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from training.graphs.gradient import shape_rules, window_rules  # noqa: F401  (importing them registers their rules)
+from training.graphs.gradient import elementwise_rules, matrix_rules, shape_rules, window_rules  # noqa: F401 (registers)
 from training.graphs.gradient.builder import GradientError, GraphBuilder, NoRuleError
 from training.graphs.gradient.walk import append_gradient, nodes_between
 
-__all__ = ["GradientError", "NoRuleError", "add_input_preprocessing", "input_gradient"]
+__all__ = ["GradientError", "NoRuleError", "add_input_preprocessing"]
 
-CONFIDENCE, LOGITS, EPSILON, GRADIENT = "confidence_logit", "logits", "epsilon", "gradient"
+CONFIDENCE, LOGITS, EPSILON = "confidence_logit", "logits", "epsilon"
 
 
 def add_input_preprocessing(
@@ -41,22 +41,6 @@ def add_input_preprocessing(
     _append_second_pass(graph, {normalised: perturbed, target: output})
     clean = next(value for value in graph.graph.output if value.name == target)
     graph.graph.output.append(onnx.ValueInfoProto(name=output, type=clean.type))
-    onnx.checker.check_model(graph.model)
-    return graph.model
-
-
-def input_gradient(
-    forward: onnx.ModelProto, *, normalised: str = "normalised", temperature: float = 1000.0
-) -> onnx.ModelProto:
-    """The forward graph with one more output, `gradient`: the direction whose sign `add_input_preprocessing` takes.
-
-    It is ∂z/∂x for a confidence logit z. For a classifier it is the gradient of log(p_max / (1 − p_max)).
-    """
-    graph = GraphBuilder(forward)
-    gradient = _append_gradient(graph, _target(graph), normalised, temperature)
-    graph.graph.node.append(helper.make_node("Identity", [gradient], [GRADIENT], name=GRADIENT))
-    shape = [size or "N" for size in graph.shape(normalised)]
-    graph.graph.output.append(helper.make_tensor_value_info(GRADIENT, TensorProto.FLOAT, shape))
     onnx.checker.check_model(graph.model)
     return graph.model
 

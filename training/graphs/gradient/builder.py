@@ -1,8 +1,8 @@
-"""An ONNX graph that can be asked about its tensors and that grows by one node at a time.
+"""An ONNX graph that knows its tensors and grows by one node at a time.
 
-Nodes are only ever appended, so the list stays in topological order. What depends on weights alone (a flipped kernel,
-a batch-norm scale) is written as nodes too, not as a second copy of the weights: ONNX Runtime folds such nodes once,
-when it loads the graph, and the file stays as small as the forward graph.
+Nodes are only appended, so the list stays in topological order. Values that depend on weights alone (a flipped kernel,
+a batch-norm scale) are nodes too, not a second copy of the weights: ONNX Runtime folds such nodes once, when it loads
+the graph, and the file stays as small as the forward graph.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from training.errors import ExportError
 from training.graphs.gradient.constants import MAX_ELEMENTS, constant_tensors
 
 Operand = str | float | Sequence[int] | np.ndarray
-"""A tensor's name, or a constant: a float32 scalar, a list of int64, or an array as it is."""
+"""A tensor's name, or a constant: a float32 scalar, a list of int64, or any array."""
 
 Shape = tuple[int | None, ...]
 """None stands for a symbolic dimension: the batch."""
@@ -53,7 +53,7 @@ class GraphBuilder:
                 f"the graph uses opset {opset}, the rules are written for 18: "
                 "convert it with onnx.version_converter.convert_version(model, 18)"
             )
-        # Functions are a way of writing; inlined, their nodes are nodes like any other.
+        # Inlined, the nodes of functions are nodes like any other.
         self.model = inline_local_functions(model) if model.functions else copy.deepcopy(model)
         self.graph = self.model.graph
         self.forward_nodes = copy.deepcopy(list(self.graph.node))
@@ -63,7 +63,7 @@ class GraphBuilder:
         self._names = {name for node in self.graph.node for name in (*node.input, *node.output)} | set(self._constants)
 
     def _infer_types(self) -> dict[str, onnx.TypeProto.Tensor]:
-        """What shape inference finds when it is told the value of everything that does not change."""
+        """Shape inference on the graph with all constant values given to it."""
         told = onnx.ModelProto(ir_version=self.model.ir_version, opset_import=self.model.opset_import)
         told.graph.CopyFrom(onnx.GraphProto(name="told", input=self.graph.input, output=self.graph.output))
         told.graph.value_info.extend(self.graph.value_info)
@@ -71,7 +71,7 @@ class GraphBuilder:
             if math.prod(tensor.dims) <= MAX_ELEMENTS:
                 told.graph.initializer.add().CopyFrom(tensor)
                 told.graph.initializer[-1].name = name
-            else:  # of the weights, type and shape are enough
+            else:  # for weights, type and shape are enough
                 told.graph.input.append(helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
         told.graph.node.extend(node for node in self.graph.node if node.output[0] not in self._constants)
         inferred = onnx.shape_inference.infer_shapes(told, data_prop=True).graph
@@ -90,7 +90,7 @@ class GraphBuilder:
 
     def is_float(self, name: str) -> bool:
         """Whether a gradient can flow through the tensor; shapes and indices carry none."""
-        # What shape inference cannot tell comes from an operator that it does not know: let that one be named.
+        # An unknown type comes from an operator that shape inference does not know: the walk names it in its error.
         return self.elem_type(name) in FLOAT_TYPES | {TensorProto.UNDEFINED}
 
     def shape(self, name: str) -> Shape:
@@ -105,12 +105,14 @@ class GraphBuilder:
         return self.op_many(op_type, 1, *operands, **attributes)[0]
 
     def op_many(self, op_type: str, n_outputs: int, *operands: Operand, **attributes: Any) -> list[str]:
+        """Append a node with several outputs and return their names."""
         outputs = [self.unique(f"gradient/{op_type}") for _ in range(n_outputs)]
         inputs = [operand if isinstance(operand, str) else self._emit_constant(operand) for operand in operands]
         self.graph.node.append(helper.make_node(op_type, inputs, outputs, name=outputs[0], **attributes))
         return outputs
 
     def unique(self, stem: str) -> str:
+        """A tensor name that is not used yet."""
         number = len(self._names)
         while f"{stem}_{number}" in self._names:
             number += 1
@@ -129,7 +131,7 @@ class GraphBuilder:
         return self._emitted[key]
 
     def with_output(self, node: onnx.NodeProto, index: int) -> str:
-        """The name of an optional output of a forward node, which is made to compute it if it does not yet."""
+        """The name of an optional output of a forward node; the output is added if the node does not have it yet."""
         while len(node.output) <= index:
             node.output.append("")
         if not node.output[index]:

@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-# Sizes, paddings and scales are small; what is larger is derived from weights, and nobody asks for its value.
+# Sizes, paddings and scales are small. Larger tensors are derived from weights, and no rule needs their value.
 MAX_ELEMENTS = 4096
 # Arithmetic on sizes: what exporters write between a constant and the input of a Pad, Slice, Reshape or Expand.
 FOLDABLE = frozenset(
@@ -22,7 +22,7 @@ FOLDABLE = frozenset(
 
 
 def constant_tensors(graph: onnx.GraphProto) -> dict[str, TensorProto]:
-    """Initialisers, constants, other names for either, and what is computed from nothing else."""
+    """Initialisers, constants, other names for either, and what is computed from these alone."""
     overridable = {value.name for value in graph.input}
     found = {tensor.name: tensor for tensor in graph.initializer if tensor.name not in overridable}
     for node in graph.node:

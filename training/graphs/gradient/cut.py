@@ -1,7 +1,7 @@
-"""A perturbed graph in two: what finds the direction of the step, and what answers for the image that was moved.
+"""A perturbed graph cut in two: one part finds the gradient direction, the other scores the perturbed image.
 
-The direction does not depend on ε, and finding it is two thirds of the work: whoever asks for several ε of the same
-images runs the first part once and the second for each.
+The direction does not depend on ε, and finding it takes two thirds of the time. For several ε of the same images the
+first part runs once and the second once for each ε.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ IMAGE, EPSILON = "image", "epsilon"
 
 @dataclass(frozen=True)
 class CutGraph:
-    """The two parts; `direction` is the tensor that the first gives and the second takes besides image and ε."""
+    """The two parts; `direction` is the tensor that the first returns and the second takes besides image and ε."""
 
-    finding: onnx.ModelProto
-    moving: onnx.ModelProto
+    direction_graph: onnx.ModelProto
+    answer_graph: onnx.ModelProto
     direction: str
 
 
 def cut_at_direction(perturbed: onnx.ModelProto, outputs: Sequence[str]) -> CutGraph | None:
-    """Cuts a graph of `add_input_preprocessing`, or returns None if this one is put together otherwise.
+    """Cuts a graph made by `add_input_preprocessing`; None for a graph of another structure.
 
-    `outputs` are those of the moved image. The weights of both parts stay where they are: what is in a file beside the
-    graph need not be loaded.
+    `outputs` are those of the perturbed image. The weights of both parts stay where they are: weights in a file beside
+    the graph are not loaded.
     """
     graph = perturbed.graph
     given = {value.name: value for value in graph.input}
@@ -37,25 +37,25 @@ def cut_at_direction(perturbed: onnx.ModelProto, outputs: Sequence[str]) -> CutG
     if step is None or not {IMAGE, EPSILON} <= given.keys() or not answered.keys() >= set(outputs):
         return None
     normalised, direction = step
-    # With its shape, which is that of the image it is added to, ONNX Runtime optimises the second part like the whole.
+    # The direction has the shape of the image. Told so, ONNX Runtime optimises the second part as well as the whole.
     shape = _shape(perturbed, normalised)
     between = helper.make_tensor_value_info(direction, TensorProto.FLOAT, shape)
     return CutGraph(
-        finding=_part(perturbed, [given[IMAGE]], [between]),
-        moving=_part(perturbed, [given[IMAGE], given[EPSILON], between], [answered[name] for name in outputs]),
+        direction_graph=_part(perturbed, [given[IMAGE]], [between]),
+        answer_graph=_part(perturbed, [given[IMAGE], given[EPSILON], between], [answered[name] for name in outputs]),
         direction=direction,
     )
 
 
 def _step(graph: onnx.GraphProto) -> tuple[str, str] | None:
-    """`x` and `d` of the one place where ε is used: x + ε·d, where d is a sign."""
+    """x and d of x + ε·d, the only place where ε is used; d must be a sign."""
     scaled = _only_user(graph, EPSILON)
     if scaled is None or scaled.op_type != "Mul":
         return None
-    moved = _only_user(graph, scaled.output[0])
-    if moved is None or moved.op_type != "Add":
+    perturbed_image = _only_user(graph, scaled.output[0])
+    if perturbed_image is None or perturbed_image.op_type != "Add":
         return None
-    direction, normalised = _other(scaled, EPSILON), _other(moved, scaled.output[0])
+    direction, normalised = _other(scaled, EPSILON), _other(perturbed_image, scaled.output[0])
     is_sign = any(node.op_type == "Sign" and direction in node.output for node in graph.node)
     return (normalised, direction) if is_sign else None
 
@@ -67,7 +67,7 @@ def _only_user(graph: onnx.GraphProto, name: str) -> onnx.NodeProto | None:
 
 
 def _other(node: onnx.NodeProto, name: str) -> str:
-    """The second operand of a node with two, whichever place it is in."""
+    """The other one of a node's two operands."""
     first, second = node.input
     return str(second if first == name else first)
 

@@ -1,6 +1,6 @@
 """The exact GELU, x·Φ(x): recognised where an exporter spelt it out in five nodes, and differentiated in one piece.
 
-Node by node, the chain rule would pass over the data three times more.
+Node by node, the chain rule would pass over the data three more times.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from training.graphs.gradient.builder import GraphBuilder
 
 
 def find_gelus(graph: GraphBuilder, nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
-    """For each tensor that is a GELU written with Erf: one Gelu node that could stand for it.
+    """For each tensor that is a GELU written with Erf: one Gelu node that can replace it in the walk.
 
-    Beside its input x, such a node names two values that the forward pass has already computed: x/√2 and 1 + erf(x/√2).
+    Besides its input x, such a node names two values that the forward pass has computed: x/√2 and 1 + erf(x/√2).
     """
     finder = _Finder(graph, {name: node for node in nodes for name in node.output})
     found = {}
@@ -35,7 +35,7 @@ class _Finder:
         self.producers = producers
 
     def gelu_inputs(self, node: onnx.NodeProto) -> tuple[str, str, str] | None:
-        """x, x/√2 and 1 + erf(x/√2), if the node multiplies the first, the last and ½, in whatever order."""
+        """x, x/√2 and 1 + erf(x/√2), if the node multiplies the first, the last and ½, in any order."""
         for inner, outer in (tuple(node.input), tuple(node.input)[::-1]):
             factors = [*(self._operands(inner, "Mul") or ()), outer]
             rest = [factor for factor in factors if not self._is_scalar(factor, 0.5)]

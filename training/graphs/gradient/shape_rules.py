@@ -50,7 +50,7 @@ def _slice(step: Step) -> dict[int, str]:
     padding = _padding_of_block(step)
     if padding is not None:
         return {0: step.graph.op("Pad", step.gradient, padding)}
-    # Bounds known only at run time, or steps: number the elements and slice the numbers in the same way.
+    # Bounds known only at run time, or steps: number the elements and slice these numbers in the same way.
     graph = step.graph
     numbers = graph.op("Range", np.array(0), graph.op("Size", step.x), np.array(1))
     numbered = graph.op("Reshape", numbers, graph.op("Shape", step.x))
@@ -59,7 +59,7 @@ def _slice(step: Step) -> dict[int, str]:
 
 
 def _padding_of_block(step: Step) -> list[int] | None:
-    """The zeros around a block that was cut out at places known beforehand, before and after along each axis."""
+    """The zeros around a block that was sliced at fixed bounds: before and after, along each axis."""
     shape = step.graph.shape(step.x)
     starts, ends, axes, steps = (step.graph.constant(name) for name in (*step.node.input[1:], "", "")[:4])
     if starts is None or ends is None or (steps is not None and (steps != 1).any()):

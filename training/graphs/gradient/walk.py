@@ -1,4 +1,4 @@
-"""Reverse-mode differentiation over ONNX nodes: each node on the way passes its gradient on to its inputs."""
+"""Reverse-mode differentiation over ONNX nodes: each node on the path passes its gradient on to its inputs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def nodes_between(nodes: Sequence[onnx.NodeProto], source: str, target: str) -> 
 def append_gradient(graph: GraphBuilder, target: str, seed: str, source: str) -> str:
     """Append the nodes that carry `seed`, the gradient with respect to `target`, back to `source`; return its name.
 
-    Every consumer of a tensor comes after it in the list, so on the way back all its gradients are known, and are
-    added up once, before its own producer is reached.
+    Every consumer of a tensor comes after it in the list. On the way back all gradients of a tensor are therefore
+    known, and summed once, before its producer is reached.
     """
     path = nodes_between(list(graph.graph.node)[: len(graph.forward_nodes)], source, target)
     differentiable = _differentiable_tensors(graph, path, source)

@@ -16,9 +16,9 @@ from training.graphs.gradient.builder import NoRuleError
 from training.graphs.gradient.rules import Step, mask, rule, scatter
 from training.graphs.gradient.shape_rules import share_out
 
-# With 3 input channels ConvTranspose took a third of the time of the convolution, with 24 more: the line is between.
+# ConvTranspose took a third of the convolution's time with 3 input channels, and more than it with 24.
 MIN_CHANNELS_FOR_CONV = 8
-# On the smallest maps there is little to gain, and one ScatterElements is simpler than the dozen nodes.
+# On the smallest maps there is little to gain, and one ScatterElements is simpler than a dozen nodes.
 MIN_PIXELS_FOR_TILES = 16
 INT64_MIN = -(2**63)
 
@@ -119,9 +119,9 @@ def _max_pool(step: Step) -> dict[int, str]:
 
 
 def _spread_over_tiles(step: Step, window: Window) -> str:
-    """For windows that tile the image: enlarge what was pooled to the image's size again and compare.
+    """For windows that tile the image: enlarge the pooled values to the image's size and compare.
 
-    Quicker on the CPU than asking MaxPool for its indices, which made it take ten times as long (onnxruntime 1.31).
+    On the CPU this is faster than MaxPool with its indices, which takes ten times as long (onnxruntime 1.31).
     """
     graph, tiled = step.graph, [o * s for o, s in zip(window.output_sizes, window.strides, strict=True)]
     rest = [i - t for i, t in zip(window.input_sizes, tiled, strict=True)]
@@ -147,7 +147,7 @@ def _scatter_to_indices(step: Step, window: Window) -> str:
     if step.attribute("storage_order", 0):
         raise NoRuleError(step.node, "its indices count by columns")
     indices = step.graph.with_output(step.node, 1)
-    # Windows that share an element can all choose it; apart, a plain write does.
+    # Overlapping windows can choose the same element, so their gradients add up; others need only a write.
     reduction = "add" if window.overlaps else "none"
     return scatter(step.graph, step.gradient, indices, like=step.x, reduction=reduction)
 

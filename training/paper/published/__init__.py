@@ -1,4 +1,4 @@
-"""The values the paper published, as data: one CSV file a table, and source.toml that says where they come from."""
+"""The values the paper published, as data: one CSV file for each table, and source.toml with their source."""
 
 import csv
 import tomllib
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-METRICS = ("fpr_at_95_tpr", "detection_error", "auroc", "aupr_in", "aupr_out")
 THRESHOLD_METRICS = ("calibrated_on_ood", "calibrated_on_misclassified")
 DETECTION_TABLES = ("1", "2", "4", "5")
 
@@ -48,9 +47,9 @@ def published_errors() -> dict[tuple[str, str, str], float]:
     }
 
 
-def published_value(network: str, inside: str, outside: str, method: str, metric: str) -> float | None:
-    """One value wherever the paper has it; None where it has none."""
-    wanted = (network, inside, outside, method)
+def published_value(network: str, in_distribution: str, ood: str, method: str, metric: str) -> float | None:
+    """One value from any of the paper's tables; None if it has none."""
+    wanted = (network, in_distribution, ood, method)
     for table in (*DETECTION_TABLES, "3"):
         for row in published_rows(table):
             found = (row.network, row.in_distribution, row.out_of_distribution, row.method)
@@ -70,6 +69,7 @@ def published_trainings() -> int:
 
 
 def citation() -> str:
+    """Authors, title, year and identifier of the paper."""
     source = _source()
     return f"{source['authors']}, {source['title']}, {source['year']}, {source['identifier']}"
 

@@ -1,7 +1,5 @@
-"""Our figures beside the published ones: the table a reproduction ends in."""
+"""Our figures beside the published ones: the result of a reproduction."""
 
-import csv
-import io
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +13,8 @@ from training.evaluation.tables import (
     TextTable,
     pair_cell,
 )
-from training.paper.published import METRICS, published_errors, published_value
+from training.metrics.detection import METRICS
+from training.paper.published import published_errors, published_value
 from training.paper.reproduction.experiments import BUDGET_SWEEP, COMPACT_BESIDE, Cell, Experiment
 
 THRESHOLD_TITLES = {
@@ -26,11 +25,11 @@ THRESHOLD_TITLES = {
 
 @dataclass(frozen=True)
 class Compared:
-    """One value of the paper and ours; `inside` and `outside` by their published names."""
+    """One value of the paper and ours; `in_distribution` and `ood` by their published names."""
 
     network: str
-    inside: str
-    outside: str
+    in_distribution: str
+    ood: str
     used: str  # the set it was measured on here
     method: str
     metric: str
@@ -52,17 +51,19 @@ def compare(experiment: Experiment, finished: list[Finished], used: dict[str, st
     found = []
     for done in finished:
         cell, group = done.cell, done.group
-        for outside in experiment.sets:
+        for ood in experiment.sets:
             for method in _methods(experiment.table):
-                where = (cell.network, cell.inside, outside)
-                for metric, ours in _measured(experiment.table, group, method, used[outside]).items():
+                where = (cell.network, cell.in_distribution, ood)
+                for metric, ours in _measured(experiment.table, group, method, used[ood]).items():
                     published = published_value(*where, method, metric)
-                    found.append(Compared(*where, used[outside], method, metric, ours, published))
+                    found.append(Compared(*where, used[ood], method, metric, ours, published))
         if experiment.table == "1":
             for method in PAPER_PAIRS[0]:
                 error = group.classification_error("baseline" if method == "baseline" else "branch")
-                known = published_errors().get((cell.network, cell.inside, method))
-                found.append(Compared(cell.network, cell.inside, "", "", method, "classification_error", error, known))
+                known = published_errors().get((cell.network, cell.in_distribution, method))
+                found.append(
+                    Compared(cell.network, cell.in_distribution, "", "", method, "classification_error", error, known)
+                )
     return found
 
 
@@ -70,10 +71,10 @@ def _methods(table: str) -> tuple[str, str]:
     return PAPER_PAIRS[1] if table == "2" else PAPER_PAIRS[0]
 
 
-def _measured(table: str, group: Group, method: str, outside: str) -> dict[str, Spread | None]:
+def _measured(table: str, group: Group, method: str, ood: str) -> dict[str, Spread | None]:
     if table != "3":
-        return {metric: group.spread(method, outside, metric) for metric in METRICS}
-    thresholds = [row.thresholds for row in group.rows(method, outside)]
+        return {metric: group.spread(method, ood, metric) for metric in METRICS}
+    thresholds = [row.thresholds for row in group.rows(method, ood)]
     proxies = [t.on_misclassified_error for t in thresholds if t.on_misclassified_error is not None]
     return {
         "calibrated_on_ood": Spread.of(t.on_ood_error for t in thresholds),
@@ -84,19 +85,19 @@ def _measured(table: str, group: Group, method: str, outside: str) -> dict[str, 
 def beside_tables(experiment: Experiment, compared: list[Compared]) -> list[TextTable]:
     """A table for each network: `ours / ours (paper: theirs / theirs)`."""
     tables = []
-    for network, inside in dict.fromkeys((c.network, c.inside) for c in compared):
-        own = [c for c in compared if (c.network, c.inside) == (network, inside)]
+    for network, in_distribution in dict.fromkeys((c.network, c.in_distribution) for c in compared):
+        own = [c for c in compared if (c.network, c.in_distribution) == (network, in_distribution)]
         left, right = _methods(experiment.table)
         ours = "compact" if experiment.scale == "compact" else network
         beside = f" (beside the paper's {network})" if ours != network else ""
-        title = f"{title_of(inside)}, {ours}{beside}: {TITLE_OF_METHOD[left]} / {TITLE_OF_METHOD[right]}"
+        title = f"{title_of(in_distribution)}, {ours}{beside}: {TITLE_OF_METHOD[left]} / {TITLE_OF_METHOD[right]}"
         metrics = [m for m in dict.fromkeys(c.metric for c in own) if m != "classification_error"]
         rows = [
             (
-                _set_title(outside, own),
-                *(_cell(own, outside, metric, left, right) for metric in metrics),
+                _set_title(ood, own),
+                *(_cell(own, ood, metric, left, right) for metric in metrics),
             )
-            for outside in dict.fromkeys(c.outside for c in own if c.outside)
+            for ood in dict.fromkeys(c.ood for c in own if c.ood)
         ]
         if any(c.metric == "classification_error" for c in own):
             error = _cell(own, "", "classification_error", left, right, digits=2).replace("**", "")
@@ -106,13 +107,13 @@ def beside_tables(experiment: Experiment, compared: list[Compared]) -> list[Text
     return tables
 
 
-def _set_title(outside: str, compared: list[Compared]) -> str:
-    used = next(c.used for c in compared if c.outside == outside)
-    return title_of(outside) if used == outside else f"{title_of(used)} for {title_of(outside)}"
+def _set_title(ood: str, compared: list[Compared]) -> str:
+    used = next(c.used for c in compared if c.ood == ood)
+    return title_of(ood) if used == ood else f"{title_of(used)} for {title_of(ood)}"
 
 
-def _cell(own: list[Compared], outside: str, metric: str, left: str, right: str, digits: int = 1) -> str:
-    a, b = (next(c for c in own if (c.outside, c.metric, c.method) == (outside, metric, m)) for m in (left, right))
+def _cell(own: list[Compared], ood: str, metric: str, left: str, right: str, digits: int = 1) -> str:
+    a, b = (next(c for c in own if (c.ood, c.metric, c.method) == (ood, metric, m)) for m in (left, right))
     lower = metric in LOWER_IS_BETTER or metric in THRESHOLD_TITLES or metric == "classification_error"
     published = " / ".join("–" if c.published is None else f"{c.published:.{digits}f}" for c in (a, b))
     return f"{pair_cell(a.ours, b.ours, lower, digits)} (paper: {published})"
@@ -123,8 +124,8 @@ def records_of(compared: list[Compared]) -> list[dict[str, Any]]:
     return [
         {
             "network": c.network,
-            "in_distribution": c.inside,
-            "out_of_distribution": c.outside,
+            "in_distribution": c.in_distribution,
+            "out_of_distribution": c.ood,
             "measured_on": c.used,
             "method": c.method,
             "metric": c.metric,
@@ -137,16 +138,8 @@ def records_of(compared: list[Compared]) -> list[dict[str, Any]]:
     ]
 
 
-def as_csv(records: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
-
-
 def notes_for(experiment: Experiment, used: dict[str, str], seeds: int) -> list[str]:
-    """What makes our figures differ from the paper's before any training does."""
+    """Differences from the paper's experiments, which a reader must know."""
     notes = [f"Ours: {seeds} training{'s' if seeds > 1 else ''} of each network; the paper: 5."]
     if experiment.scale == "compact" and experiment.table == BUDGET_SWEEP:
         notes.append("--scale compact: a smaller network and fewer epochs than any in the paper.")

@@ -1,4 +1,4 @@
-"""The sweep over the budget β: what it does to detection, and to where the best threshold lies."""
+"""The sweep over the budget β: its effect on detection and on the best threshold."""
 
 from typing import Any
 
@@ -7,20 +7,20 @@ from matplotlib.figure import Figure
 from service.model.scores import sigmoid
 from training.evaluation.evaluate import Group, Spread
 from training.evaluation.tables import METRIC_TITLES, TextTable, per_cent
-from training.paper.published import METRICS
-from training.report.style import FAINT, INSIDE, OUTSIDE, label, new_figure
+from training.metrics.detection import METRICS
+from training.report.style import FAINT, IN_DISTRIBUTION, OOD, label, new_figure
 
 PAPERS_BUDGET, PAPERS_THRESHOLD = 0.3, 0.5  # section 4.2.3: β = 0.3 puts the best δ around 0.5
 
 
-def budget_records(groups: dict[float, Group], outside: str) -> list[dict[str, Any]]:
-    """One row a budget: shares as fractions, thresholds as the service shows them."""
+def budget_records(groups: dict[float, Group], ood: str) -> list[dict[str, Any]]:
+    """One row for each budget: shares as fractions, thresholds as the service shows them."""
     records = []
     for budget, group in groups.items():
-        measured = group.rows("confidence", outside)
-        record: dict[str, Any] = {"budget": budget, "trainings": len(measured), "measured_on": outside}
+        measured = group.rows("confidence", ood)
+        record: dict[str, Any] = {"budget": budget, "trainings": len(measured), "measured_on": ood}
         columns = {"classification_error": group.classification_error("branch")}
-        columns |= {metric: group.spread("confidence", outside, metric) for metric in METRICS}
+        columns |= {metric: group.spread("confidence", ood, metric) for metric in METRICS}
         columns["best_threshold"] = Spread.of(float(sigmoid(row.thresholds.best)) for row in measured)
         chosen = [t for t in (row.thresholds.on_misclassified for row in measured) if t is not None]
         columns["misclassified_threshold"] = Spread.of(float(sigmoid(t)) for t in chosen) if chosen else None
@@ -52,12 +52,12 @@ def budget_table(records: list[dict[str, Any]]) -> TextTable:
 
 
 def budget_figure(records: list[dict[str, Any]]) -> Figure:
-    """AUROC against β, and the best threshold against β with what the paper aimed at."""
+    """AUROC against β, and the best threshold against β with the paper's aim."""
     figure, (left, right) = new_figure(2)
     budgets = [record["budget"] for record in records]
     for axes, names, colours in (
-        (left, {"auroc": "AUROC, All Images"}, (INSIDE,)),
-        (right, _THRESHOLDS, (OUTSIDE, INSIDE)),
+        (left, {"auroc": "AUROC, All Images"}, (IN_DISTRIBUTION,)),
+        (right, _THRESHOLDS, (OOD, IN_DISTRIBUTION)),
     ):
         for (name, title), colour in zip(names.items(), colours, strict=True):
             values = [float("nan") if record[name] is None else record[name] for record in records]

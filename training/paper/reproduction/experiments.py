@@ -37,7 +37,7 @@ class Training:
     recipe: str
     seed: int
     changes: tuple[str, ...] = ()
-    label: str = ""  # what tells it from another training of the same recipe
+    label: str = ""  # distinguishes it from another training of the same recipe
 
     @property
     def name(self) -> str:
@@ -51,8 +51,8 @@ class Training:
 class Cell:
     """One network on one set, over all seeds: a block of rows of the table."""
 
-    network: str  # by its published name; the one that compact stands beside
-    inside: str
+    network: str  # by its published name; for compact, the one it is compared with
+    in_distribution: str
     branch: tuple[Training, ...]
     baseline: tuple[Training, ...]
     budget: float | None = None
@@ -60,6 +60,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Experiment:
+    """All trainings and OOD sets of one table."""
+
     table: str
     scale: Scale
     cells: tuple[Cell, ...]
@@ -74,7 +76,7 @@ class Experiment:
 def plan_experiment(
     table: str, seeds: int, scale: Scale = "paper", variant: Variant = "text", changes: tuple[str, ...] = ()
 ) -> Experiment:
-    """All cells of a table; `changes` are made to every recipe, for small tries."""
+    """All cells of a table; `changes` are made to every recipe, for small trials."""
     if table not in EXPERIMENTS:
         raise RecipeError(f"table '{table}' is unknown, expected one of {', '.join(EXPERIMENTS)}.")
     if table == BUDGET_SWEEP:
@@ -84,16 +86,18 @@ def plan_experiment(
     sets = tuple(dict.fromkeys(row.out_of_distribution for row in rows))
     pairs = dict.fromkeys((row.network, row.in_distribution) for row in rows)
     if scale == "compact":
-        pairs = dict.fromkeys((COMPACT_BESIDE, inside) for _, inside in pairs)
-    cells = tuple(_cell(network, inside, seeds, scale, variant, changes) for network, inside in pairs)
+        pairs = dict.fromkeys((COMPACT_BESIDE, in_distribution) for _, in_distribution in pairs)
+    cells = tuple(_cell(network, in_distribution, seeds, scale, variant, changes) for network, in_distribution in pairs)
     return Experiment(table, scale, cells, sets)
 
 
-def _cell(network: str, inside: str, seeds: int, scale: Scale, variant: Variant, changes: tuple[str, ...]) -> Cell:
-    recipe = _recipe(network, inside, scale, variant)
+def _cell(
+    network: str, in_distribution: str, seeds: int, scale: Scale, variant: Variant, changes: tuple[str, ...]
+) -> Cell:
+    recipe = _recipe(network, in_distribution, scale, variant)
     return Cell(
         network,
-        inside,
+        in_distribution,
         tuple(Training(recipe, seed, changes) for seed in range(seeds)),
         tuple(Training(f"{recipe}-baseline", seed, changes) for seed in range(seeds)),
     )
@@ -102,16 +106,16 @@ def _cell(network: str, inside: str, seeds: int, scale: Scale, variant: Variant,
 def _budget_cell(budget: float, seeds: int, scale: Scale, variant: Variant, changes: tuple[str, ...]) -> Cell:
     recipe = _recipe(BUDGET_NETWORK, "cifar10", scale, variant)
     usual = load_recipe(recipe, list(changes)).confidence.budget
-    # The recipe's own budget is the training that the other tables use: it is not done twice.
+    # The training with the recipe's own budget is shared with the other tables.
     own, label = ((), "") if budget == usual else ((f"confidence.budget={budget:g}",), f"-budget{budget:g}")
     trainings = tuple(Training(recipe, seed, (*changes, *own), label) for seed in range(seeds))
     return Cell(BUDGET_NETWORK, "cifar10", trainings, (), budget)
 
 
-def _recipe(network: str, inside: str, scale: Scale, variant: Variant) -> str:
+def _recipe(network: str, in_distribution: str, scale: Scale, variant: Variant) -> str:
     if scale == "compact":
-        return f"compact-{inside}"
-    return f"{network}-{inside}" + ("-published" if variant == "code" else "")
+        return f"compact-{in_distribution}"
+    return f"{network}-{in_distribution}" + ("-published" if variant == "code" else "")
 
 
 def sets_here(experiment: Experiment, root: Path) -> dict[str, str]:
@@ -120,7 +124,7 @@ def sets_here(experiment: Experiment, root: Path) -> dict[str, str]:
 
 
 def check_data(experiment: Experiment, root: Path) -> None:
-    """Refuses before days of training what the evaluation would miss in the end."""
+    """Checks, before days of training, that all data for the evaluation is present."""
     needed = {training.load().data.dataset for training in experiment.trainings}
     for name in sets_here(experiment, root).values():
         if name == ALL:

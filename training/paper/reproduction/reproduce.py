@@ -7,16 +7,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from training.cli.evaluate import progress_bar
 from training.evaluation.evaluate import Settings, evaluate
 from training.evaluation.measure import EpsilonChoice
 from training.evaluation.ood_sets import ALL
+from training.evaluation.progress import progress_bar
 from training.evaluation.tables import notes_of
-from training.evaluation.write import write_evaluation, write_text
+from training.evaluation.write import csv_text, write_evaluation, write_text
 from training.paper.published import citation
 from training.paper.reproduction.beside import (
     Finished,
-    as_csv,
     beside_tables,
     compare,
     notes_for,
@@ -30,6 +29,8 @@ from training.report.style import DPI
 
 @dataclass(frozen=True)
 class Reproduction:
+    """An experiment, and how to measure it."""
+
     experiment: Experiment
     workspace: Workspace
     seeds: int
@@ -42,7 +43,7 @@ class Reproduction:
 
 
 def show_plan(reproduction: Reproduction, console: Console) -> None:
-    """What would be done, and what is done already; nothing is computed."""
+    """Shows what would be done, and what is done already; computes nothing."""
     experiment, workspace = reproduction.experiment, reproduction.workspace
     console.print(f"table {experiment.table}: {EXPERIMENTS[experiment.table]}", highlight=False, soft_wrap=True)
     table = Table("training", "network", "data", "epochs", "fit", "export")
@@ -60,7 +61,7 @@ def show_plan(reproduction: Reproduction, console: Console) -> None:
 
 
 def reproduce(reproduction: Reproduction, console: Console) -> list[Path]:
-    """Does whatever is not done yet and writes the table; the same call after an interruption goes on."""
+    """Does what is not done yet and writes the table; after an interruption, the same call continues."""
     experiment, workspace = reproduction.experiment, reproduction.workspace
     check_data(experiment, workspace.data_root)
     finish_trainings(workspace, experiment.trainings, console)
@@ -126,7 +127,7 @@ def _write(reproduction: Reproduction, finished: list[Finished], console: Consol
         ]
     )
     write_text(folder / "table.md", text)
-    write_text(folder / "table.csv", as_csv(records))
+    write_text(folder / "table.csv", csv_text(records))
     write_text(folder / "table.json", json.dumps({"command": command, "values": records}, indent=1) + "\n")
     written = [folder / name for name in ("table.md", "table.csv", "table.json")]
     if experiment.table == BUDGET_SWEEP:

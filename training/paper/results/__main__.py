@@ -1,4 +1,4 @@
-"""Writes the generated parts of docs/results.md anew: `make results`."""
+"""Rewrites the generated parts of docs/results.md: `make results`."""
 
 import argparse
 import sys
@@ -13,9 +13,9 @@ from training.paper.results.page import filled
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m training.results",
+        prog="python -m training.paper.results",
         description="Write the tables of a results page from committed evaluations; the prose around them stays.",
-        epilog="Example: python -m training.results --data docs/results --page docs/results.md",
+        epilog="Example: python -m training.paper.results --data docs/results --page docs/results.md",
     )
     parser.add_argument("--data", type=Path, default=Path("docs/results"), help="folder of NAME-seedN.json files")
     parser.add_argument("--page", type=Path, default=Path("docs/results.md"), help="the page to fill")

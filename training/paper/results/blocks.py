@@ -17,8 +17,8 @@ from training.evaluation.tables import (
     side_by_side,
     threshold_table,
 )
+from training.metrics.detection import METRICS
 from training.paper.published import (
-    METRICS,
     THRESHOLD_METRICS,
     citation,
     published_errors,
@@ -32,7 +32,7 @@ from training.paper.results.gather import Result
 
 NOT_YET = "Not measured yet."
 _PAPERS = f"VGG13, paper (n = {published_trainings()})"
-# The methods of the one table that leaves none out, in the order they are best compared.
+# The methods of the tables of separation, in the order of comparison.
 SHOWN = (
     *("baseline", "odin", "confidence", "confidence_preprocessed", "branch_energy", "baseline_energy"),
     *("branch_typicality", "branch_max_softmax"),
@@ -40,7 +40,7 @@ SHOWN = (
 
 
 def blocks_of(results: list[Result]) -> dict[str, str]:
-    """By the name the page's markers have."""
+    """By the name in the page's markers."""
     own = [result for result in results if not result.of_sweep]
     return {
         "trainings": _joined([_trainings(own), _made_with(results)] if own else []),
@@ -131,7 +131,7 @@ def _n(result: Result) -> int:
 
 
 def _beside_paper(result: Result) -> list[str]:
-    """Two rows a set: ours, and what the paper has for the network that ours stands beside."""
+    """Two rows for each set: ours, and the paper's for the network that ours is compared with."""
     group = result.group
     measured = {one.name for one in result.evaluation.outside}
     parts = []
@@ -152,15 +152,19 @@ def _beside_paper(result: Result) -> list[str]:
     return [*parts, f"Source of the paper's rows: {citation()}.\n"] if parts else []
 
 
-def _published_sets(inside: str, pair: tuple[str, str]) -> list[str]:
-    """Where the paper has both methods for this network, in the order of its tables."""
+def _published_sets(in_distribution: str, pair: tuple[str, str]) -> list[str]:
+    """The sets for which the paper has both methods for this network, in the order of its tables."""
     rows = (row for table in ("4", "5", "2") for row in published_rows(table))
-    own = (row for row in rows if (row.network, row.in_distribution, row.method) == (COMPACT_BESIDE, inside, pair[0]))
+    own = (
+        row
+        for row in rows
+        if (row.network, row.in_distribution, row.method) == (COMPACT_BESIDE, in_distribution, pair[0])
+    )
     return list(dict.fromkeys(row.out_of_distribution for row in own))
 
 
-def _published(inside: str, outside: str, method: str, metric: str) -> Spread | None:
-    value = published_value(COMPACT_BESIDE, inside, outside, method, metric)
+def _published(in_distribution: str, ood: str, method: str, metric: str) -> Spread | None:
+    value = published_value(COMPACT_BESIDE, in_distribution, ood, method, metric)
     return None if value is None else Spread(value / 100, None, published_trainings())
 
 
@@ -183,11 +187,11 @@ def _thresholds(result: Result) -> list[str]:
 
 
 def _papers_thresholds(result: Result) -> list[str]:
-    """All Images beside the paper's Table 3, which it has for CIFAR-10 alone."""
-    inside = result.group.inside
+    """All Images beside the paper's Table 3, which has CIFAR-10 only."""
+    in_distribution = result.group.inside
     rows = []
     for method in PAPER_PAIRS[0]:
-        theirs = [_published(inside, ALL, method, metric) for metric in THRESHOLD_METRICS]
+        theirs = [_published(in_distribution, ALL, method, metric) for metric in THRESHOLD_METRICS]
         thresholds = [row.thresholds for row in result.group.rows(method, ALL)]
         if not thresholds or None in theirs:
             continue
@@ -202,7 +206,7 @@ def _papers_thresholds(result: Result) -> list[str]:
 
 
 def _budgets(results: list[Result]) -> list[str]:
-    """A table for each recipe that more than one β was trained with."""
+    """A table for each recipe that was trained with more than one β."""
     parts = []
     for name in dict.fromkeys(result.name for result in results):
         found = {

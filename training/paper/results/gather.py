@@ -1,4 +1,4 @@
-"""The committed evaluations: one file a training, NAME-seedN.json, or NAME-budgetB-seedN.json of the sweep over β."""
+"""The committed evaluations, one for each training: NAME-seedN.json, or NAME-budgetB-seedN.json of the sweep over β."""
 
 import json
 import re
@@ -14,10 +14,10 @@ _NAME = re.compile(r"(?P<name>.+?)(-budget(?P<budget>\d+(\.\d+)?))?-seed(?P<seed
 
 @dataclass(frozen=True)
 class Result:
-    """All trainings of one recipe, put together."""
+    """All trainings of one recipe, combined."""
 
     name: str
-    budget: float | None  # β; None where neither the file's name nor its content tells
+    budget: float | None  # β; None if neither the file's name nor its content has it
     of_sweep: bool  # one of the sweep over β, not a result by itself
     evaluation: Evaluation
     commands: dict[str, str]  # by file
@@ -28,7 +28,7 @@ class Result:
 
 
 def read_results(folder: Path) -> list[Result]:
-    """Every recipe that has an evaluation in the folder, by name and β; none where there is no file yet."""
+    """Every recipe that has an evaluation in the folder, sorted by name and β."""
     files: dict[tuple[str, float | None], list[tuple[int, Path]]] = {}
     for path in folder.glob("*.json"):
         found = _NAME.fullmatch(path.stem)

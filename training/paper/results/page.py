@@ -8,7 +8,7 @@ _BLOCK = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(?=<!-- end --
 
 
 def filled(page: str, blocks: dict[str, str]) -> str:
-    """The page with every generated part made anew; the prose is not touched."""
+    """The page with every generated part replaced; the prose stays."""
     named = [found["name"] for found in _BLOCK.finditer(page)]
     if sorted(named) != sorted(blocks):
         raise DataError(
