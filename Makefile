@@ -49,10 +49,10 @@ bench-serving: $(VENV)/.dev ## confgate beside other model servers (installs the
 soak: $(VENV)/.dev ## saturate the service with good and hostile requests (DURATION=seconds, default 30 minutes)
 	$(BIN)/python -m benchmarks.soak --seconds $(or $(DURATION),1800)
 
-dashboards: $(VENV)/.dev ## write docker/grafana/dashboards anew from its *_board.py
+dashboards: $(VENV)/.dev ## regenerate docker/grafana/dashboards from its *_board.py
 	$(BIN)/python docker/grafana/generate.py
 
-results: $(VENV)/.dev ## write the tables of docs/results.md anew from docs/results/*.json
+results: $(VENV)/.dev ## regenerate the tables of docs/results.md from docs/results/*.json
 	$(BIN)/python -m training.paper.results
 
 clean: ## remove the environment and caches, keep data, runs and models

@@ -174,7 +174,7 @@ def test_a_bundle_is_calibrated_again_on_the_split_it_was_trained_beside(trained
     policies = exported["scores"]["confidence"]["policies"]
     assert {"misclassified", "ood_holdout", "tpr95"} <= set(policies)
     assert f"{policies['ood_holdout']['expected_rejection_rate']:.2%}" in text
-    assert "to catch images of something else, use" in text
+    assert "to catch OOD images, use" in text
     # Other images under the same name might have been trained on.
     images, labels = stripes(2_000, 9)
     save_arrays(trained / "other", "stripes", x_train=images, y_train=labels, x_test=images, y_test=labels)

@@ -46,8 +46,8 @@ def write_card(manifest: Manifest, dataset: str, what: str, how: str, epsilon_ho
         "production mean that the traffic differs from them.",
         *_typicality_line(manifest),
         *_promise_line(manifest),
-        "- An image of something else that looks like one of the classes may be accepted: the figures above say how "
-        "often this happened on the sets named, and say nothing of other sets.",
+        "- An OOD image that looks like one of the classes may be accepted: the figures above say how often this "
+        "happened on the sets named, and say nothing of other sets.",
         "- Not made for safety-critical decisions.",
         "",
         "## How it was made",
@@ -62,7 +62,7 @@ def _typicality_line(manifest: Manifest) -> Iterable[str]:
     reference = manifest.scores["typicality"].typicality if "typicality" in manifest.scores else None
     if reference is not None:
         yield (
-            f"- `typicality` is a p-value: the share of {reference.n:,} rightly classified calibration images that "
+            f"- `typicality` is a p-value: the share of {reference.n:,} correctly classified calibration images that "
             f"look at least as unusual ({' or '.join(reference.components)} as low). It cannot fall below "
             f"{0.5 / (reference.n + 1):.1g}."
         )
@@ -72,7 +72,7 @@ def _promise_line(manifest: Manifest) -> Iterable[str]:
     if any("risk" in score.policies for score in manifest.scores.values()):
         yield (
             "- What policy `risk` promises holds for images drawn as the calibration images were, and for no others: "
-            "not for images of something else, nor after the traffic has changed."
+            "not for OOD images, nor after the traffic has changed."
         )
 
 
@@ -118,7 +118,7 @@ def _out_of_distribution(manifest: Manifest, dataset: str) -> Iterable[str]:
     sets = ood_sets_of(manifest, dataset)
     if not sets:
         return
-    yield "## On images of something else"
+    yield "## On out-of-distribution (OOD) images"
     yield ""
     yield "| images | score | AUROC | FPR at 95 % TPR | refused, by policy |"
     yield "|---|---|---|---|---|"

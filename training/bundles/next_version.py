@@ -21,7 +21,8 @@ from training.errors import DataError, ExportError
 from training.recipe import Data
 
 TRAINED_ON = re.compile(r"^(?P<name>\S+), splits \{(?P<sizes>[^}]*)\}, fingerprint (?P<fingerprint>[0-9a-f]+)")
-RECALIBRATED = "; thresholds made anew"  # written into bundles, and found again by the next calibration
+# Written into bundles since version 0.1, and found again by the next calibration: it must not change.
+RECALIBRATED = "; thresholds made anew"
 
 
 def opened_bundle(bundle: Bundle) -> OpenGraphs:

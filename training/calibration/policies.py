@@ -71,8 +71,8 @@ def misclassified_policy(calibration: CalibrationScores) -> Policy:
     return _policy(
         best.value,
         calibration.scores,
-        f"least detection error between {int(calibration.right.sum())} rightly and {len(wrong)} wrongly "
-        f"classified calibration images",
+        f"least detection error between {int(calibration.right.sum())} correctly classified and {len(wrong)} "
+        "misclassified calibration images",
         best.detection_error,
     )
 

@@ -16,7 +16,7 @@ from training.metrics.detection import auroc, bootstrap_interval
 
 Purpose = Literal["ood", "mistakes"]
 POLICIES: dict[Purpose, str] = {"ood": "ood_holdout", "mistakes": "misclassified"}
-AIMS: dict[Purpose, str] = {"ood": "images of something else", "mistakes": "its own mistakes"}
+AIMS: dict[Purpose, str] = {"ood": "OOD images", "mistakes": "its own mistakes"}
 RESAMPLES = 200
 
 

@@ -48,7 +48,7 @@ def _cards(data: ReportData) -> str:
         (accepted, f"of the answers that pass the gate are right (n = {int(kept.sum()):,})"),
         (
             f"{np.mean(view.all_ood <= threshold):.1%}",
-            f"of images of something else are refused (n = {len(view.all_ood):,}, {len(view.ood)} sets)",
+            f"of OOD images are refused (n = {len(view.all_ood):,}, {len(view.ood)} sets)",
         ),
     ]
     return (
@@ -130,7 +130,7 @@ def _sets_table(data: ReportData) -> str:
         rows.append(f"<tr><td>{escape(title_of(name))} (n = {len(values):,})<td>{refused:.1%}{cells}</tr>")
     return (
         "<section><h2>Set by set</h2><p>Images this model was never meant for. What the gate as it ships refuses of "
-        "them, and how well they can be told apart at all.</p><table><tr><th>images of something else"
+        "them, and how well they can be told apart at all.</p><table><tr><th>OOD images"
         f"<th>refused ↑{heads}</tr>{''.join(rows)}</table></section>"
     )
 
@@ -156,7 +156,7 @@ def _sections(data: ReportData) -> list[tuple[str, str, str]]:
             "detection-error",
             "Where to put the threshold",
             "The detection error is the mean of two mistakes: known images refused and unknown images let in. Each "
-            "curve's lowest point is its best threshold. The orange curve needs images of something else; the violet "
+            "curve's lowest point is its best threshold. The orange curve needs OOD images; the violet "
             "one needs only the model's own mistakes. Where its line lies to the right of the orange one, the gate "
             "that was set without such images is the more careful one.",
         ),

@@ -100,7 +100,7 @@ def test_a_bundle_gets_a_new_version_without_training(place, confgate_train):
         assert row["caught: night"].endswith("%")
     # Dark images have small logits: energy sees them at once.
     assert float(rows["energy", "ood_holdout"]["caught: night"].rstrip("%")) > 99
-    recommended = re.search(r"to catch images of something else, use (\w+): .* AUROC, 900 against 1,000", text)
+    recommended = re.search(r"to catch OOD images, use (\w+): .* AUROC, 900 against 1,000", text)
     areas = {name: float(value) for name, value in re.findall(r"(\w+) ([\d.]+)%[,.]", text.splitlines()[-4])}
     assert recommended is not None
     assert areas[recommended[1]] == max(areas.values())
@@ -118,7 +118,7 @@ def test_the_recommended_score_becomes_the_default_when_asked(place, confgate_tr
     default = load_bundle(new).manifest.default
     assert default.policy == "ood_holdout"
     assert default.score != "confidence"
-    assert f"to catch images of something else, use {default.score}:" in text
+    assert f"to catch OOD images, use {default.score}:" in text
     assert f"default: score {default.score} under policy ood_holdout" in text
 
 

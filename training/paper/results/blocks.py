@@ -100,7 +100,7 @@ def _sets(results: list[Result]) -> str:
         for one in found
     )
     headings = ("set", "test images", "held out for ε and thresholds", "made of", "stand-ins")
-    return TextTable("Images of something else", headings, rows).markdown()
+    return TextTable("OOD images", headings, rows).markdown()
 
 
 def _where(result: Result) -> str:
