@@ -6,13 +6,7 @@ red image is "red"; the confidence logit is how far the brightest channel stands
 
 import io
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -30,6 +24,7 @@ from service.model import bundle as contract
 from service.model.scores import HISTOGRAM_EDGES, histogram
 from service.model.typicality import quantiles_of
 from service.web.keys import new_key
+from tests.running_service import Service
 
 ROOT = Path(__file__).parent.parent
 LABELS = ("red", "green", "blue")
@@ -224,68 +219,6 @@ def bundle_folder(models: Path) -> BundleFolder:
 # An operator's key, and what sends it. Others need none on loopback while there is only this one.
 OPERATOR, OPERATOR_LINE = new_key("operator", "admin")
 ADMIN = {"X-API-Key": OPERATOR}
-
-
-class Service:
-    """`confgate serve` as a process of its own, and the lines of its log."""
-
-    def __init__(self, models: Path, *flags: str, env: dict[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "service", "serve", "--models", str(models), "--port", "0", *flags],
-            cwd=ROOT,
-            env={**os.environ, "CONFGATE_DEVICE": "cpu", **(env or {})},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.lines: list[str] = []
-        self.url = ""
-        self._serving = threading.Event()
-        self._another_line = threading.Condition()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self._another_line:
-                self.lines.append(line)
-                self._another_line.notify_all()
-            if (found := re.search(r"running on (http://[^ ]+)", line)) is not None:
-                self.url = found[1]
-                self._serving.set()
-        self._serving.set()
-
-    def wait_until_serving(self) -> "Service":
-        assert self._serving.wait(60)
-        assert self.url, "".join(self.lines)
-        return self
-
-    def wait_until_refused(self) -> str:
-        """What a service that does not start says on its way out."""
-        assert self._ended() != 0
-        return "".join(self.lines)
-
-    def wait_for_line(self, words: str) -> None:
-        with self._another_line:
-            assert self._another_line.wait_for(lambda: any(words in line for line in self.lines), 60)
-
-    def log(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in list(self.lines)]
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Asks it to end, and waits until all it said has been read."""
-        self.process.send_signal(how)
-        return self._ended()
-
-    def wait_until_ended(self) -> int:
-        return self._ended()
-
-    def _ended(self) -> int:
-        code = self.process.wait(60)
-        self._reader.join(60)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        return code
 
 
 @pytest.fixture(scope="session")

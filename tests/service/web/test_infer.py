@@ -1,8 +1,6 @@
 """/v2 against a real server, asked with tritonclient, the client people already have."""
 
 import base64
-import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,70 +12,11 @@ from tritonclient.utils import InferenceServerException
 
 from service.model.images import decode
 from service.model.manifest import Input
-from service.web.v2.schemas import ErrorResponse, IndexEntry, InferenceResponse, ModelMetadata, ServerMetadata
-from tests.conftest import ADMIN, GREEN, LABELS, RED, SIDE, Service, solid
+from service.web.v2.schemas import ErrorResponse, InferenceResponse
+from tests.conftest import ADMIN, GREEN, LABELS, RED, Service, solid
 from tests.service.conftest import HeldService
 from tests.service.serving.test_load import hold, wait_for
-
-OUTPUTS = {
-    "class_id": ("INT64", [-1]),
-    "label": ("BYTES", [-1]),
-    "probabilities": ("FP32", [-1, 3]),
-    "confidence": ("FP32", [-1]),
-    "in_distribution": ("BOOL", [-1]),
-    "confidence_preprocessed": ("FP32", [-1]),
-}
-COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255), "grey": (128, 128, 128)}
-
-
-@pytest.fixture(scope="module")
-def asker(service: Service) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(service.url.removeprefix("http://")) as client:
-        yield client
-
-
-def pixels(*colours: str) -> np.ndarray:
-    return np.stack([np.full((SIDE, SIDE, 3), COLOURS[colour], np.uint8) for colour in colours])
-
-
-def raw_input(images: np.ndarray, binary: bool = True) -> triton.InferInput:
-    tensor = triton.InferInput("image", list(images.shape), "UINT8")
-    return tensor.set_data_from_numpy(images, binary_data=binary)
-
-
-def file_input(*files: bytes) -> triton.InferInput:
-    tensor = triton.InferInput("image", [len(files)], "BYTES")
-    return tensor.set_data_from_numpy(np.array(files, np.object_))
-
-
-def post(client: httpx.Client, body: Any, model: str = "colours", **headers: str) -> httpx.Response:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return client.post(f"/v2/models/{model}/infer", content=content, headers=headers)
-
-
-def json_request(*colours: str, **fields: Any) -> dict[str, Any]:
-    images = pixels(*colours)
-    tensor = {"name": "image", "shape": list(images.shape), "datatype": "UINT8", "data": images.ravel().tolist()}
-    return {"inputs": [tensor], **fields}
-
-
-def test_health_and_metadata(asker: triton.InferenceServerClient) -> None:
-    """A client learns that the service is there, what it serves, and what goes in and comes out."""
-    assert asker.is_server_live()
-    assert asker.is_server_ready()
-    assert asker.is_model_ready("colours")
-    assert asker.is_model_ready("colours", "1")
-    assert not asker.is_model_ready("colours", "3")
-    assert not asker.is_model_ready("nope")
-    server = asker.get_server_metadata()
-    ServerMetadata.model_validate(server)
-    assert server["name"] == "confgate"
-    assert "binary_tensor_data" in server["extensions"]
-    model = asker.get_model_metadata("colours", "1")
-    ModelMetadata.model_validate(model)
-    assert (model["name"], model["versions"], model["platform"]) == ("colours", ["1", "2"], "onnxruntime_onnx")
-    assert model["inputs"] == [{"name": "image", "datatype": "UINT8", "shape": [-1, SIDE, SIDE, 3]}]
-    assert {item["name"]: (item["datatype"], item["shape"]) for item in model["outputs"]} == OUTPUTS
+from tests.service.web.triton_client import OUTPUTS, file_input, json_request, pixels, post, raw_input
 
 
 @pytest.mark.parametrize("binary_in", [True, False])
@@ -252,46 +191,6 @@ def test_a_request_is_logged_like_one_of_v1(client: httpx.Client, service: Servi
     (line,) = [line for line in service.log() if line.get("request_id") == "oip-log-1"]
     told = {"model": "colours", "version": 2, "images": 2, "rejected": 1, "policy": "misclassified", "status": 200}
     assert line.items() >= told.items()
-
-
-def test_the_document_covers_v2(client: httpx.Client) -> None:
-    """OpenAPI describes every /v2 route, with all that it may answer."""
-    document = client.get("/openapi.json").json()
-    paths = {path for path in document["paths"] if path.startswith("/v2")}
-    model = "/v2/models/{model}"
-    assert paths == {
-        *("/v2", "/v2/health/live", "/v2/health/ready", "/v2/repository/index"),
-        *(f"{model}{version}{what}" for version in ("", "/versions/{version}") for what in ("", "/ready", "/infer")),
-        *("/v2/repository/models/{model}/load", "/v2/repository/models/{model}/unload"),
-    }
-    infer = document["paths"]["/v2/models/{model}/infer"]["post"]
-    assert set(infer["responses"]) == {
-        "200",
-        "400",
-        "401",
-        "404",
-        "408",
-        "413",
-        "415",
-        "422",
-        "429",
-        "500",
-        "503",
-        "504",
-    }
-    schemas = document["components"]["schemas"]
-    assert {"InferenceRequest", "InferenceResponse", "ErrorResponse", "RepositoryRequest"} <= set(schemas)
-    assert not [path for path in paths if "HTTPValidationError" in json.dumps(document["paths"][path])]
-
-
-def test_the_index_shows_what_is_served(asker: triton.InferenceServerClient) -> None:
-    """The repository index has every version with its state."""
-    entries = asker.get_model_repository_index(headers=ADMIN)
-    assert [(entry["name"], entry["version"], entry["state"], entry["reason"]) for entry in entries] == [
-        (name, version, "READY", "") for name, version in (("colours", "1"), ("colours", "2"), ("plain", "1"))
-    ]
-    for entry in entries:
-        IndexEntry.model_validate(entry)
 
 
 def test_other_answers_are_errors_too(client: httpx.Client) -> None:
