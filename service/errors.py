@@ -18,6 +18,7 @@ ConfgateError
     ├── InvalidImage         422 the bytes are not an image that can be decoded
     ├── WrongShape           422 a tensor's shape is not the model's, or not that of its data
     ├── QueueFull            429 the queue has no room: try again after `retry_after` seconds
+    │   └── MemoryBudgetExceeded 429 bodies in flight take the memory that is allowed
     ├── InferenceFailed      500 the model failed on this batch
     ├── StateNotSaved        500 a change could not be kept, and was not made
     ├── NotReady             503 no model is loaded yet, or the service is shutting down
@@ -104,6 +105,9 @@ class QueueFull(RequestError):
     def __init__(self, detail: str, *, retry_after: int) -> None:
         super().__init__(detail)
         self.retry_after = retry_after
+
+
+class MemoryBudgetExceeded(QueueFull): ...
 
 
 class InferenceFailed(RequestError): ...

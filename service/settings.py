@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from service.errors import SettingsError
 
 ENV_PREFIX = "CONFGATE_"
 Device = Literal["auto", "cuda", "cpu"]
+IMAGE_FORMATS = ("png", "jpeg", "webp", "gif", "tiff", "bmp")
 
 # Read by the commands that talk to a service, not by `confgate serve`.
 OTHER_VARIABLES = ("CONFIG", "API_KEY")
@@ -82,6 +83,36 @@ class Settings(BaseSettings):
     max_pixels: int = Field(
         40_000_000, ge=1, le=89_000_000, description="Most pixels of one image; larger ones are not decoded."
     )
+    max_pixel_passes: int = Field(
+        400_000_000,
+        ge=1,
+        le=100_000_000_000,
+        description="Most pixels of one image times the scans of a progressive JPEG; more are not decoded.",
+    )
+    formats: str = Field(
+        "png,jpeg,webp,gif",
+        description=f"Image formats that are accepted, with commas between them; there are {', '.join(IMAGE_FORMATS)}.",
+    )
+    bodies_mb: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="Most megabytes of request bodies in flight; beyond that large ones get 429. 0 means an eighth of "
+        "the memory, at most 512.",
+    )
+    decoding_mb: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="Most megabytes that large images take while they are decoded. 0 means a quarter of the memory, at "
+        "most 1024.",
+    )
+    decode_workers: int = Field(
+        0, ge=0, le=256, description="Processes that decode large images; 0 means all usable CPUs, at most 4."
+    )
+    decode_cpu_seconds: int = Field(
+        5, ge=1, le=600, description="CPU time for decoding one image in such a process; then it is stopped."
+    )
     max_requests: int = Field(
         1024, ge=1, le=1_000_000, description="Most requests in flight; beyond that they get 429."
     )
@@ -103,6 +134,19 @@ class Settings(BaseSettings):
             )
         return self
 
+    @field_validator("formats")
+    @classmethod
+    def _known_formats(cls, value: str) -> str:
+        unknown = [name for name in _names(value) if name not in IMAGE_FORMATS]
+        if unknown or not _names(value):
+            raise ValueError(f"expected some of {', '.join(IMAGE_FORMATS)} with commas between them")
+        return value
+
+    @property
+    def accepted_formats(self) -> tuple[str, ...]:
+        """The setting `formats` as a list, in the order of IMAGE_FORMATS."""
+        return tuple(name for name in IMAGE_FORMATS if name in _names(self.formats))
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -114,6 +158,10 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         # `load_settings` reads the environment and the file itself, to know where a wrong value came from.
         return (init_settings,)
+
+
+def _names(value: str) -> list[str]:
+    return value.replace(",", " ").lower().split()
 
 
 def load_settings(

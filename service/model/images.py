@@ -15,13 +15,12 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from service.errors import InvalidImage, TooLarge
+from service.model.headers import NOT_AN_IMAGE, Header, read_header
 from service.model.manifest import Input
 from service.model.png import open_plain
 
 Pixels = npt.NDArray[np.uint8]
 
-# Pillow's names. Of an animation the first frame is used.
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 MEDIA_TYPES = frozenset(
     {"image/png", "image/jpeg", "image/jpg", "image/webp", "image/bmp", "image/x-ms-bmp", "image/gif", "image/tiff"}
 )
@@ -39,12 +38,15 @@ INTERPOLATION = {
 WHITE = (255, 255, 255)
 
 
-def decode(encoded: bytes, target: Input, max_pixels: int) -> Pixels:
-    """One encoded image of any size and mode, as the graph wants it."""
+def decode(encoded: bytes, target: Input, max_pixels: int, header: Header | None = None) -> Pixels:
+    """One encoded image of any size and mode, as the graph wants it; of an animation the first frame.
+
+    `header` saves reading it again, where that was done.
+    """
     plain = open_plain(encoded, max_pixels)
     if plain is not None:
         return fit(plain, target)
-    with _opened(encoded, max_pixels) as image:
+    with _opened(encoded, max_pixels, header) as image:
         # JPEG can decode at 1/2, 1/4 or 1/8 for a fraction of the time; twice the target leaves the
         # resampling below enough to work with. The longer side is used for both, because EXIF may rotate the image.
         side = 2 * round(max(target.width, target.height) / target.crop_fraction)
@@ -53,9 +55,9 @@ def decode(encoded: bytes, target: Input, max_pixels: int) -> Pixels:
         return fit(_to_rgb(image), target)
 
 
-def shrink(encoded: bytes, side: int, max_pixels: int) -> Pixels:
+def shrink(encoded: bytes, side: int, max_pixels: int, header: Header | None = None) -> Pixels:
     """The whole of an encoded image, upright and RGB, no side longer than `side`: its pixels and nothing else."""
-    with _opened(encoded, max_pixels) as image:
+    with _opened(encoded, max_pixels, header) as image:
         image.draft(None, (2 * side, 2 * side))
         rgb = _to_rgb(ImageOps.exif_transpose(image))
         rgb.thumbnail((side, side), Image.Resampling.LANCZOS)
@@ -63,21 +65,19 @@ def shrink(encoded: bytes, side: int, max_pixels: int) -> Pixels:
 
 
 @contextmanager
-def _opened(encoded: bytes, max_pixels: int) -> Iterator[Image.Image]:
+def _opened(encoded: bytes, max_pixels: int, header: Header | None = None) -> Iterator[Image.Image]:
     """An image whose header is within the limits; decoder errors inside the block become InvalidImage."""
-    if not encoded:
-        raise InvalidImage("the image is empty (0 bytes)")
+    # Before Pillow opens the file, because that may allocate the whole image already.
+    header = header or read_header(encoded)
+    _refuse_huge(header.width, header.height, max_pixels)
     try:
-        _refuse_huge_webp(encoded, max_pixels)
-        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+        with Image.open(io.BytesIO(encoded), formats=(header.format,)) as image:
             _refuse_huge(image.width, image.height, max_pixels)
             yield image
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise TooLarge(f"the image has many more than the {max_pixels} pixels that are decoded") from error
     except UnidentifiedImageError as error:
-        raise InvalidImage(
-            "the bytes are not a PNG, JPEG, WebP, BMP, GIF or TIFF image, or a badly damaged one"
-        ) from error
+        raise InvalidImage(NOT_AN_IMAGE) from error
     except DECODER_ERRORS as error:
         raise InvalidImage(f"the image is damaged or of an unknown kind: {error}") from error
 
@@ -125,21 +125,4 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 def _refuse_huge(width: int, height: int, max_pixels: int) -> None:
     if width * height > max_pixels:
-        raise TooLarge(f"the image has {width}×{height} pixels; at most {max_pixels} are decoded")
-
-
-def _refuse_huge_webp(encoded: bytes, max_pixels: int) -> None:
-    """Pillow's WebP plugin allocates the whole canvas when it opens a file, so its header is read here."""
-    if encoded[:4] != b"RIFF" or encoded[8:12] != b"WEBP" or len(encoded) < 30:
-        return
-    kind = encoded[12:16]
-    if kind == b"VP8X":
-        width = 1 + int.from_bytes(encoded[24:27], "little")
-        height = 1 + int.from_bytes(encoded[27:30], "little")
-    elif kind == b"VP8L":
-        bits = int.from_bytes(encoded[21:25], "little")
-        width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
-    else:
-        width = int.from_bytes(encoded[26:28], "little") & 0x3FFF
-        height = int.from_bytes(encoded[28:30], "little") & 0x3FFF
-    _refuse_huge(width, height, max_pixels)
+        raise TooLarge(f"the image has {width}×{height} pixels; at most {max_pixels} pixels are decoded")

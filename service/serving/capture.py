@@ -26,7 +26,9 @@ from pydantic_core import to_json
 
 from service.errors import RequestError, SettingsError
 from service.model.gate import Gate, Reading
+from service.model.headers import read_header
 from service.model.images import Pixels, shrink
+from service.serving.decode_workers import THREAD_SECONDS, DecodeWorkers
 from service.serving.metrics import CAPTURE_DROPS, Metrics
 from service.serving.served_model import Model
 from service.settings import Settings
@@ -60,7 +62,7 @@ class Kept(NamedTuple):
 class Capture:
     """The folder, the thread that writes it, and the queue between it and the requests."""
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, workers: DecodeWorkers | None = None) -> None:
         assert settings.capture_dir is not None
         self._folder = settings.capture_dir
         self._rate = settings.capture_rate
@@ -68,6 +70,7 @@ class Capture:
         self._max_bytes, self._max_images = settings.capture_max_mb * 1_000_000, settings.capture_max_images
         self._seconds = settings.capture_days * 86_400
         self._metrics = metrics
+        self._workers = workers
         self._dropped = {reason: metrics.capture_dropped.labels(reason) for reason in CAPTURE_DROPS}
         self._queue: queue.Queue[Refused | None] = queue.Queue(MAX_WAITING_IMAGES)
         self._waiting_bytes = 0
@@ -166,7 +169,7 @@ class Capture:
     def _keep(self, refused: Refused) -> None:
         image = refused.image
         # An image that was sent as pixels has the model's own size already.
-        png = as_png(shrink(image, self._side, self._max_pixels) if isinstance(image, bytes) else image)
+        png = as_png(self._shrunk(image) if isinstance(image, bytes) else image)
         # Named by their content: a picture that is sent a thousand times is kept once.
         stem = self._folder / refused.model / str(refused.version) / hashlib.sha256(png).hexdigest()[:32]
         if stem in self._kept:
@@ -180,6 +183,12 @@ class Capture:
         self._add(stem, Kept(time.time(), len(png) + len(record)))
         self._clean()
         self._metrics.captured.labels(refused.model, str(refused.version)).inc()
+
+    def _shrunk(self, encoded: bytes) -> Pixels:
+        header = read_header(encoded)
+        if self._workers is None or header.decode_seconds <= THREAD_SECONDS:
+            return shrink(encoded, self._side, self._max_pixels, header)
+        return self._workers.shrink(encoded, header, self._side, self._max_pixels)
 
     def _find_kept(self) -> None:
         """Finds what an earlier process kept: whole pairs count, halves are removed."""

@@ -9,18 +9,18 @@ import numpy as np
 
 from service.errors import InferenceFailed, RequestError
 from service.model.gate import Decision, Gate, Reading
+from service.model.headers import ImageLimits, check_header, is_instant, read_header
 from service.model.images import Pixels, decode
 from service.model.scores import PREPROCESSED_SCORES
 from service.serving.batcher import Batcher, Ticket
 from service.serving.decode_pool import DecodePool
+from service.serving.decode_workers import THREAD_SECONDS, DecodeWorkers
 from service.serving.inline_execution import InlineExecution
 from service.serving.served_model import Model
+from service.serving.worker_process import Job
 
 # Called for each refused image: model, gate, the image as it came, its reading, and the request's id.
 OnRefused = Callable[[Model, Gate, bytes | Pixels, Reading, str], None]
-
-# A file of this many bytes takes about as long to decode as to compute.
-SMALL_FILE = 65_536
 
 
 class Predictor:
@@ -29,14 +29,16 @@ class Predictor:
     def __init__(
         self,
         decode_pool: DecodePool,
-        max_pixels: int,
+        decode_workers: DecodeWorkers | None,
+        limits: ImageLimits,
         inline_execution: InlineExecution,
         on_refused: OnRefused | None = None,
     ) -> None:
         self._decode_pool = decode_pool
+        self._decode_workers = decode_workers
         self._inline_execution = inline_execution
         self._on_refused = on_refused
-        self._max_pixels = max_pixels
+        self._limits = limits
 
     async def predict(
         self,
@@ -75,8 +77,8 @@ class Predictor:
         return decisions
 
     def _decode_if_idle(self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], image: bytes) -> bool:
-        """One small image for an idle model is decoded by the thread that will compute it."""
-        if len(image) > SMALL_FILE:
+        """One tiny image for an idle model is decoded by the thread that will compute it."""
+        if not is_instant(image):
             return False
         decoding = bound(self._decode, model, queue, ticket, 0, image)
         if not self._inline_execution.allows(queue.seconds_per_image):
@@ -89,22 +91,34 @@ class Predictor:
     def _decode(
         self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], place: int, encoded: bytes
     ) -> None:
-        """In a thread, one job for each image, so that a large image delays no other."""
+        """In a thread: reads the header, then decodes a small image, or hands a large one to a worker process."""
         if ticket.over:
             return
         started = time.perf_counter()
-        decoded: Pixels | RequestError = InferenceFailed("the image made the decoder fail")
-        try:
-            decoded = decode(encoded, model.manifest.input, self._max_pixels)
-        except RequestError as error:
-            decoded = error
-        finally:
-            # Also where `decode` raises what it should not: a request waits for this image.
+
+        def done(decoded: Pixels | RequestError) -> None:
             model.metrics.decode.observe(time.perf_counter() - started)
             if isinstance(decoded, RequestError):
                 queue.refuse(ticket, place, decoded)
             else:
                 queue.put(ticket, place, decoded)
+
+        decoded: Pixels | RequestError | None = InferenceFailed("the image made the decoder fail")
+        try:
+            header = read_header(encoded)
+            check_header(header, self._limits)
+            if self._decode_workers is None or header.decode_seconds <= THREAD_SECONDS:
+                decoded = decode(encoded, model.manifest.input, self._limits.max_pixels, header)
+            else:
+                job = Job(encoded, header, self._limits.max_pixels, done, lambda: ticket.over, model.manifest.input)
+                self._decode_workers.submit(job, ticket.deadline)
+                decoded = None  # the worker's thread calls `done`
+        except RequestError as error:
+            decoded = error
+        finally:
+            # Also where `decode` raises what it should not: a request waits for this image.
+            if decoded is not None:
+                done(decoded)
 
     def _decide(self, model: Model, gate: Gate, reading: Reading) -> Decision:
         if not math.isfinite(reading.probabilities[reading.class_id] + reading.scores[gate.score][0]):

@@ -1,6 +1,7 @@
 """The application, composed from its parts by one function: `create_app(settings)`."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -16,9 +17,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.cpus import usable_cpus
 from service.errors import StartError
+from service.model.headers import ImageLimits
 from service.model.session import SessionOpener, open_session
+from service.serving.budgets import MEGABYTE, BodyBudget, bodies_megabytes, decoding_megabytes
 from service.serving.capture import Capture
 from service.serving.decode_pool import DecodePool
+from service.serving.decode_workers import DecodeWorkers
 from service.serving.gate_overrides import GateOverrides
 from service.serving.lifecycle import Lifecycle
 from service.serving.loader import Loader
@@ -28,6 +32,7 @@ from service.serving.override_store import StateFile
 from service.serving.predictor import Predictor
 from service.serving.registry import Registry
 from service.serving.watcher import Watcher
+from service.serving.worker_process import WorkerLimits
 from service.settings import Settings
 from service.web.auth import Auth, Gatekeeper
 from service.web.exception_handlers import add_exception_handlers, internal_error
@@ -40,7 +45,10 @@ from service.web.v1.predict import PredictEndpoint
 from service.web.v2 import metadata, repository
 from service.web.v2.infer import INFER_ROUTES, InferEndpoint
 
+log = logging.getLogger("confgate")
+
 MAX_DECODE_THREADS = 8
+MAX_DECODE_WORKERS = 4
 
 
 class Application:
@@ -71,10 +79,15 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     opener = BundleOpener(settings, metrics, overrides, open_session)
     loader = Loader(settings, lifecycle, registry, opener, metrics)
     watcher = Watcher(settings.models, settings.watch_seconds, registry, loader)
-    capture = Capture(settings, metrics) if settings.capture_dir is not None else None
+    workers = _decode_workers(settings)
+    capture = Capture(settings, metrics, workers) if settings.capture_dir is not None else None
     decode_pool = DecodePool(settings.decode_threads or min(max(1, usable_cpus() - 1), MAX_DECODE_THREADS))
     on_refused = capture.offer if capture is not None else None
-    predictor = Predictor(decode_pool, settings.max_pixels, lifecycle.inline_execution, on_refused)
+    limits = ImageLimits(
+        settings.max_pixels, settings.max_pixel_passes, tuple(name.upper() for name in settings.accepted_formats)
+    )
+    predictor = Predictor(decode_pool, workers, limits, lifecycle.inline_execution, on_refused)
+    bodies = BodyBudget(bodies_megabytes(settings.bodies_mb) * MEGABYTE)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -95,6 +108,8 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
         decode_pool.shutdown()
         if capture is not None:
             await asyncio.to_thread(capture.close)
+        if workers is not None:
+            await asyncio.to_thread(workers.close)
 
     api = FastAPI(
         title="confgate",
@@ -115,7 +130,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     api.state.loader = loader
     api.state.overrides = overrides
 
-    infer = InferEndpoint(InferenceEndpoint(INFER_ROUTE, settings, lifecycle, registry, predictor, metrics))
+    infer = InferEndpoint(InferenceEndpoint(INFER_ROUTE, settings, lifecycle, registry, predictor, metrics, bodies))
     # First, because the router tries its routes in their order.
     api.router.routes[:0] = [Route(path, infer, methods=["POST"], include_in_schema=False) for path in INFER_ROUTES]
     for part in (models, gates, metadata, repository):
@@ -126,7 +141,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     api.openapi = openapi_of(api, settings)  # type: ignore[method-assign]  # FastAPI's documented way to extend it
 
     # From the inside out: a request passes these from the last to the first.
-    predict_endpoint = InferenceEndpoint(PREDICT_ROUTE, settings, lifecycle, registry, predictor, metrics)
+    predict_endpoint = InferenceEndpoint(PREDICT_ROUTE, settings, lifecycle, registry, predictor, metrics, bodies)
     layers: ASGIApp = PredictEndpoint(predict_endpoint, otherwise=api)
     layers = Auth(layers, gatekeeper, metrics)
     layers = ServerErrorMiddleware(layers, handler=internal_error)
@@ -139,6 +154,14 @@ def scrape(request: Request) -> Response:
     # Not async: Starlette runs it in a thread, so that a scrape does not delay the event loop.
     metrics: Metrics = request.app.state.metrics
     return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+def _decode_workers(settings: Settings) -> DecodeWorkers | None:
+    if not DecodeWorkers.supported():
+        log.warning("this system cannot fork: large images are decoded in threads, where nothing can stop them")
+        return None
+    limits = WorkerLimits(decoding_megabytes(settings.decoding_mb) * MEGABYTE, settings.decode_cpu_seconds)
+    return DecodeWorkers(settings.decode_workers or min(usable_cpus(), MAX_DECODE_WORKERS), limits)
 
 
 def _version() -> str:

@@ -3,11 +3,11 @@
 The two routes are plain ASGI, because they must be fast. Each reads its own requests and writes its own answers, inside
 an `Exchange`:
 
-    with endpoint.begin(scope) as exchange:
+    with endpoint.begin(scope, receive) as exchange:
         model = exchange.choose_model(name, version)
         with exchange.deadline() as deadline:
-            images = ...                                # read from the body
-            decisions = await exchange.predict(deadline, receive, model, gate, images, ...)
+            images = ...                                # read from the body, with exchange.receive
+            decisions = await exchange.predict(deadline, model, gate, images, ...)
         exchange.answer = ...
     await exchange.send_answer(scope, receive, send)
 """
@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import errors
 from service.model.gate import Decision, Gate
 from service.model.images import Pixels
+from service.serving.budgets import BodyBudget
 from service.serving.lifecycle import Lifecycle
 from service.serving.metrics import Metrics, RequestMetrics
 from service.serving.predictor import Predictor
@@ -38,6 +39,7 @@ from service.web.request_context import Context, context_of
 MAX_TIMEOUT_MS = 600_000
 OUTCOMES: dict[type[errors.RequestError], str] = {
     errors.QueueFull: "shed",
+    errors.MemoryBudgetExceeded: "shed",
     errors.NotReady: "shed",
     errors.DeadlineExceeded: "timeout",
     errors.InferenceFailed: "error",
@@ -66,6 +68,7 @@ class InferenceEndpoint:
         registry: Registry,
         predictor: Predictor,
         metrics: Metrics,
+        bodies: BodyBudget,
     ) -> None:
         self.route = route
         self.settings = settings
@@ -73,11 +76,12 @@ class InferenceEndpoint:
         self.lifecycle = lifecycle
         self.registry = registry
         self.predictor = predictor
+        self.bodies = bodies
         # For requests that find no model.
         self.no_model = metrics.bind_requests(("", ""), route)
 
-    def begin(self, scope: Scope) -> "Exchange":
-        return Exchange(self, scope)
+    def begin(self, scope: Scope, receive: Receive) -> "Exchange":
+        return Exchange(self, scope, receive)
 
 
 class Exchange:
@@ -86,13 +90,18 @@ class Exchange:
     Used as a context. However it ends, it is counted and its lease is given back; an error becomes its answer.
     """
 
-    __slots__ = ("_body_is_read", "_context", "_counts", "_endpoint", "_leases", "_scope", "answer", "headers")
+    __slots__ = (
+        *("_body_bytes", "_body_is_read", "_context", "_counts", "_endpoint", "_leases", "_receive", "_scope"),
+        *("answer", "headers"),
+    )
 
     headers: Headers
 
-    def __init__(self, endpoint: InferenceEndpoint, scope: Scope) -> None:
+    def __init__(self, endpoint: InferenceEndpoint, scope: Scope, receive: Receive) -> None:
         self._endpoint = endpoint
         self._scope = scope
+        self._receive = receive
+        self._body_bytes = 0
         self._context: Context = context_of(scope)
         self._counts: RequestMetrics = endpoint.no_model
         self._leases: Leases | None = None
@@ -147,10 +156,17 @@ class Exchange:
         """Limits what is inside it: first the time to read the body, then, in `predict`, the time to answer."""
         return Deadline(self.headers.body_deadline)
 
+    async def receive(self) -> Message:
+        """The next part of the body, counted among the bytes in flight until the exchange ends."""
+        message = await self._receive()
+        size = len(message.get("body", b""))
+        held, self._body_bytes = self._body_bytes, self._body_bytes + size
+        self._endpoint.bodies.take(size, held)
+        return message
+
     async def predict(
         self,
         deadline: Deadline,
-        receive: Receive,
         model: Model,
         gate: Gate,
         images: Sequence[bytes | Pixels | errors.RequestError],
@@ -160,7 +176,7 @@ class Exchange:
     ) -> list[Decision | errors.RequestError]:
         """One decision for each image of a body that has been read."""
         self._body_is_read = True
-        deadline.body_is_read(receive, self.headers.deadline)
+        deadline.body_is_read(self._receive, self.headers.deadline)
         decisions = await self._endpoint.predictor.predict(
             model,
             gate,
@@ -188,6 +204,7 @@ class Exchange:
             self.answer = error_response(error, self._endpoint.route, self.request_id)
         elif isinstance(error, errors.ClientGone):
             outcome = "cancelled"
+        self._endpoint.bodies.give_back(self._body_bytes)
         self._counts.done(outcome, time.monotonic() - self._context.started)
         # Not before: the metrics of a replaced version are removed when its last request has been counted.
         if self._leases is not None:

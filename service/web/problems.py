@@ -41,13 +41,14 @@ PROBLEMS: dict[type[errors.RequestError], Problem] = {
     errors.InvalidImage: Problem(422, "invalid-image", "The image cannot be decoded"),
     errors.WrongShape: Problem(422, "wrong-shape", "The tensor has the wrong shape"),
     errors.QueueFull: Problem(429, "queue-full", "Too much is waiting already"),
+    errors.MemoryBudgetExceeded: Problem(429, "memory-budget", "Too much is in memory already"),
     errors.InferenceFailed: Problem(500, "inference-failed", "The model failed"),
     errors.StateNotSaved: Problem(500, "state-not-saved", "The change could not be saved"),
     errors.NotReady: Problem(503, "not-ready", "The service is not taking requests"),
     errors.DeadlineExceeded: Problem(504, "deadline-exceeded", "The answer would come too late"),
 }
 # These answers may leave a body unread, whose rest would be taken for the next request on the connection.
-UNREAD_BODY = (errors.TooLarge, errors.BodyTimeout)
+UNREAD_BODY = (errors.TooLarge, errors.BodyTimeout, errors.MemoryBudgetExceeded)
 
 
 def problem_of(error: errors.RequestError) -> Problem:

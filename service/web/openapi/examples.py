@@ -34,7 +34,7 @@ _FAILED = {
         "type": "urn:confgate:problem:invalid-image",
         "title": "The image cannot be decoded",
         "status": 422,
-        "detail": "the bytes are not a PNG, JPEG, WebP, BMP, GIF or TIFF image, or a badly damaged one",
+        "detail": "the bytes are not a PNG, JPEG, WebP or GIF image, or a badly damaged one",
         "index": 1,
     }
 }
@@ -58,8 +58,10 @@ DETAILS: dict[str, str] = {
     "unauthorised": "this service needs an API key: send one as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'",
     "unknown-model": "model 'cifar100' is not loaded; served are cifar10, fashion_mnist",
     "body-timeout": "the request body did not arrive whole in time",
+    "memory-budget": "the bodies of requests in flight hold the 512000000 bytes that are allowed already; "
+    "try again in 1 s",
     "head-timeout": "the head was not complete after 10 s",
-    "too-large": "the image has 20000×20000 pixels; at most 40000000 are decoded",
+    "too-large": "the image has 20000×20000 pixels; at most 40000000 pixels are decoded",
     "head-too-large": "the head has more than the 65536 bytes that are allowed",
     "unsupported-type": "Content-Type 'text/html' is not served: send image/png, image/jpeg, image/webp, image/bmp, "
     "image/gif or image/tiff with the file as body, or multipart/form-data, or application/json",

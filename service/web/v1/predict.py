@@ -45,15 +45,17 @@ class PredictEndpoint:
             await self._otherwise(scope, receive, send)
 
     async def _predict(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._endpoint.begin(scope) as exchange:
+        with self._endpoint.begin(scope, receive) as exchange:
             query = read_query(scope["query_string"])
             headers = exchange.read_headers()
             model = exchange.choose_model(query.model, query.version)
             with exchange.deadline() as deadline:
                 gate = model.choose_gate(query.score, query.policy, query.preprocess)
-                images = await read_images(receive, headers.content_type, headers.content_length, self._endpoint.limits)
+                images = await read_images(
+                    exchange.receive, headers.content_type, headers.content_length, self._endpoint.limits
+                )
                 decisions = await exchange.predict(
-                    deadline, receive, model, gate, images, preprocess=query.preprocess, partial=query.partial
+                    deadline, model, gate, images, preprocess=query.preprocess, partial=query.partial
                 )
             body = {"id": exchange.request_id, "model": model.manifest.name, "version": model.manifest.version}
             answers = [answer(model, gate, query.top_k, decision) for decision in decisions]

@@ -26,19 +26,19 @@ class InferEndpoint:
         self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._endpoint.begin(scope) as exchange:
+        with self._endpoint.begin(scope, receive) as exchange:
             header_length = read_header_length(scope)
             path = scope["path_params"]
             version = whole_number("version", path["version"], MAX_VERSION) if "version" in path else None
             headers = exchange.read_headers()
             model = exchange.choose_model(path["model"], version)
             with exchange.deadline() as deadline:
-                body = await read_whole(receive, headers.content_length, self._endpoint.limits.max_bytes)
+                body = await read_whole(exchange.receive, headers.content_length, self._endpoint.limits.max_bytes)
                 asked = await self._read_body(body, header_length, model)
                 gate = model.choose_gate(asked.score, asked.policy, asked.preprocess)
                 wanted = any(output.name == "confidence_preprocessed" for output in asked.outputs or ())
                 decisions = await exchange.predict(
-                    deadline, receive, model, gate, asked.images, preprocess=asked.preprocess or wanted
+                    deadline, model, gate, asked.images, preprocess=asked.preprocess or wanted
                 )
             decided = [decision for decision in decisions if isinstance(decision, Decision)]
             exchange.answer = infer_response(model.manifest, gate, asked, decided, exchange.request_id)

@@ -11,7 +11,8 @@ from PIL import Image
 
 from service.errors import InvalidImage, RequestError, TooLarge
 from service.model.bundle import Input
-from service.model.images import FORMATS, decode, fit_array
+from service.model.headers import FORMATS
+from service.model.images import decode, fit_array
 
 SAME = Input(width=6, height=4, resize="stretch", interpolation="bilinear")
 LIMIT = 10_000

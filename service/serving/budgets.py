@@ -1,0 +1,68 @@
+"""Bytes in flight, and how many there may be: of request bodies, and of images while they are decoded."""
+
+import threading
+from collections.abc import Callable
+
+from service.errors import MemoryBudgetExceeded
+from service.memory import usable_memory
+
+MEGABYTE = 1_000_000
+# A request with no more than this is not refused for lack of room: others' large bodies must not shut it out.
+SMALL_BODY = 262_144
+# How often a thread that waits for room looks whether its request is over.
+LOOK_SECONDS = 0.05
+
+
+def bodies_megabytes(setting: int) -> int:
+    """The setting, or an eighth of the memory: at least 32 MB, at most 512 MB."""
+    return setting or min(512, max(32, usable_memory() // 8 // MEGABYTE))
+
+
+def decoding_megabytes(setting: int) -> int:
+    """The setting, or a quarter of the memory: at least 64 MB, at most 1 GB."""
+    return setting or min(1024, max(64, usable_memory() // 4 // MEGABYTE))
+
+
+class BodyBudget:
+    """The bytes of all request bodies that are held; on the event loop only."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+    def take(self, size: int, held_by_request: int) -> None:
+        """Counts bytes that arrived for a request that already holds some; MemoryBudgetExceeded if there is no room."""
+        self.held += size
+        if self.held > self.limit and held_by_request + size > SMALL_BODY:
+            raise MemoryBudgetExceeded(
+                f"the bodies of requests in flight hold the {self.limit} bytes that are allowed already; "
+                "try again in 1 s",
+                retry_after=1,
+            )
+
+    def give_back(self, size: int) -> None:
+        self.held -= size
+
+
+class DecodeBudget:
+    """The memory of all images that are being decoded in worker processes; from any thread."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._held = 0
+        self._changed = threading.Condition()
+
+    def take(self, size: int, is_over: Callable[[], bool]) -> bool:
+        """Waits until there is room; False if the request is over before. `size` must not exceed the limit."""
+        with self._changed:
+            while self._held + size > self.limit:
+                if is_over():
+                    return False
+                self._changed.wait(LOOK_SECONDS)
+            self._held += size
+            return True
+
+    def give_back(self, size: int) -> None:
+        with self._changed:
+            self._held -= size
+            self._changed.notify_all()
