@@ -10,7 +10,7 @@ def usable_memory(cgroup: Path = CGROUP) -> int:
     """Bytes, from the machine's memory and the cgroup's limit (v2, then v1)."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = (_limit(cgroup / "memory.max"), _limit(cgroup / "memory" / "memory.limit_in_bytes"))
-    return min(machine, *(limit for limit in limits if limit is not None))
+    return min([machine, *(limit for limit in limits if limit is not None)])
 
 
 def _limit(file: Path) -> int | None:

@@ -102,7 +102,7 @@ def read_header(encoded: bytes) -> Header:
         header = reader(encoded)
     except (struct.error, IndexError) as error:
         raise InvalidImage(NOT_AN_IMAGE) from error
-    if not header.pixels:
+    if not header.pixels and header.parts <= MAX_PARTS:
         raise InvalidImage(NOT_AN_IMAGE)
     return header
 
