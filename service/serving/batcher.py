@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -100,15 +100,16 @@ class Batcher(Generic[Row]):
         self._max_batch = max_batch
         self._observer = observer
         self.max_queue = max_queue
-        # Re-entrant, because a batch that ends at once calls `_after_batch` from inside `_dispatch`.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._waiting: deque[_Waiting[Row]] = deque()
         self._images = 0  # admitted and not yet dispatched: being decoded, or waiting
         self._busy = False
         self._closed = False
         self._seconds_per_image = 0.01
-        self._batch: list[_Waiting[Row]] = []
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        # Not an executor: that would make a Future for every batch, and nothing here waits for one.
+        self._wake: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
 
     @property
     def images(self) -> int:
@@ -143,29 +144,20 @@ class Batcher(Generic[Row]):
                 self._waiting.append(_Waiting(ticket, place, image, time.monotonic()))
                 if not self._busy:
                     self._busy = True
-                    self._dispatch()
+                    self._wake.put(_nothing)
                 return
         self.refuse(ticket, place, NotReady(UNLOADED))
 
-    def prepare_if_idle(self, prepare: Callable[[], None], *, here: bool = False) -> bool:
+    def prepare_if_idle(self, prepare: Callable[[], None]) -> bool:
         """If the model is idle: runs `prepare`, which puts an image, in the inference thread, and then the batch.
 
-        That saves a change of threads. Images that arrive meanwhile join the batch. With `here` the calling thread,
-        which must be the event loop's, does everything inline.
+        That saves a change of threads. Images that arrive meanwhile join the batch.
         """
         with self._lock:
             if self._busy or self._closed:
                 return False
             self._busy = True
-            if not here:
-                self._thread.submit(self._run_batch, prepare).add_done_callback(self._after_batch)
-                return True
-        failure: BaseException | None = None
-        try:
-            self._run_batch(prepare, here=True)
-        except Exception as error:  # noqa: BLE001 - kept, as an executor would keep it
-            failure = error
-        self._batch_ended(failure)
+        self._wake.put(prepare)
         return True
 
     def refuse(self, ticket: Ticket[Row], place: int, error: RequestError) -> None:
@@ -177,6 +169,11 @@ class Batcher(Generic[Row]):
             self._images -= 1
         ticket.future.get_loop().call_soon_threadsafe(ticket.settle, place, error)
 
+    def shed(self, ticket: Ticket[Row], error: QueueFull) -> None:
+        """From any thread: there is no room for an image of a request, which fails as a whole and at once."""
+        self.release(ticket)
+        ticket.future.get_loop().call_soon_threadsafe(ticket.fail, error)
+
     def release(self, ticket: Ticket[Row]) -> None:
         with self._lock:
             self._images -= ticket.held
@@ -187,31 +184,43 @@ class Batcher(Generic[Row]):
         """Stops after the batch that is running; requests that still wait get NotReady."""
         with self._lock:
             self._closed = True
-        self._thread.shutdown(wait=True)
+        self._wake.put(None)
+        self._thread.join()
         _fail_all(self._waiting, NotReady(UNLOADED))
         self._waiting.clear()
 
-    def _dispatch(self) -> None:
-        # An executor keeps an exception in the batch's Future, so that no failure can end the thread.
-        self._thread.submit(self._run_batch).add_done_callback(self._after_batch)
+    def _work(self) -> None:
+        while (prepare := self._wake.get()) is not None:
+            self._run_batch(prepare)
+            while self._has_more():
+                self._run_batch(_nothing)
 
-    def _run_batch(self, prepare: Callable[[], None] | None = None, *, here: bool = False) -> None:
-        if prepare is not None:
-            prepare()
+    def _has_more(self) -> bool:
         with self._lock:
-            self._batch = batch = self._take()
-        if not batch:
-            return
+            self._busy = bool(self._waiting) and not self._closed
+            return self._busy
+
+    def _run_batch(self, prepare: Callable[[], None]) -> None:
+        batch: list[_Waiting[Row]] = []
+        try:
+            prepare()
+            with self._lock:
+                batch = self._take()
+            if batch:
+                self._compute(batch)
+        except Exception as error:
+            # Whatever a batch raises must not end the thread.
+            log.error("a batch failed", exc_info=error, extra={"images": len(batch)})
+            _fail_all(batch, InferenceFailed("the model failed on the batch with this image"))
+
+    def _compute(self, batch: list[_Waiting[Row]]) -> None:
         started = time.monotonic()
         rows = self._run(np.stack([item.image for item in batch]))
         seconds = time.monotonic() - started
         self._seconds_per_image += 0.1 * (seconds / len(batch) - self._seconds_per_image)
         self._observer.batch_done([started - item.since for item in batch], seconds)
-        if here:
-            _deliver(batch, rows)
-        else:
-            # One call wakes the event loop for all of them.
-            batch[0].ticket.future.get_loop().call_soon_threadsafe(_deliver, batch, rows)
+        # One call wakes the event loop for all of them.
+        batch[0].ticket.future.get_loop().call_soon_threadsafe(_deliver, batch, rows)
 
     def _take(self) -> list[_Waiting[Row]]:
         """The next images, without those whose request is over or past its deadline."""
@@ -228,19 +237,9 @@ class Batcher(Generic[Row]):
                 batch.append(item)
         return batch
 
-    def _after_batch(self, future: Future[None]) -> None:
-        self._batch_ended(future.exception())
 
-    def _batch_ended(self, error: BaseException | None) -> None:
-        if error is not None:
-            log.error("a batch failed", exc_info=error, extra={"images": len(self._batch)})
-            _fail_all(self._batch, InferenceFailed("the model failed on the batch with this image"))
-        self._batch = []
-        with self._lock:
-            if self._waiting and not self._closed:
-                self._dispatch()
-            else:
-                self._busy = False
+def _nothing() -> None:
+    """For a batch that needs no preparation."""
 
 
 def _deliver(batch: Sequence[_Waiting[Row]], rows: Sequence[Row]) -> None:

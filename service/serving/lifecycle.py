@@ -1,8 +1,6 @@
 """Where the service stands between start and stop."""
 
-from dataclasses import dataclass, field
-
-from service.serving.inline_execution import InlineExecution
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)
@@ -13,4 +11,3 @@ class Lifecycle:
     draining: bool = False
     in_flight: int = 0
     start_error: str | None = None
-    inline_execution: InlineExecution = field(default_factory=InlineExecution)

@@ -7,7 +7,7 @@ from functools import partial as bound
 
 import numpy as np
 
-from service.errors import InferenceFailed, RequestError
+from service.errors import InferenceFailed, QueueFull, RequestError
 from service.model.gate import Decision, Gate, Reading
 from service.model.headers import ImageLimits, check_header, is_instant, read_header
 from service.model.images import Pixels, decode
@@ -15,7 +15,6 @@ from service.model.scores import PREPROCESSED_SCORES
 from service.serving.batcher import Batcher, Ticket
 from service.serving.decode_pool import DecodePool
 from service.serving.decode_workers import THREAD_SECONDS, DecodeWorkers
-from service.serving.inline_execution import InlineExecution
 from service.serving.served_model import Model
 from service.serving.worker_process import Job
 
@@ -31,12 +30,10 @@ class Predictor:
         decode_pool: DecodePool,
         decode_workers: DecodeWorkers | None,
         limits: ImageLimits,
-        inline_execution: InlineExecution,
         on_refused: OnRefused | None = None,
     ) -> None:
         self._decode_pool = decode_pool
         self._decode_workers = decode_workers
-        self._inline_execution = inline_execution
         self._on_refused = on_refused
         self._limits = limits
 
@@ -80,13 +77,7 @@ class Predictor:
         """One tiny image for an idle model is decoded by the thread that will compute it."""
         if not is_instant(image):
             return False
-        decoding = bound(self._decode, model, queue, ticket, 0, image)
-        if not self._inline_execution.allows(queue.seconds_per_image):
-            return queue.prepare_if_idle(decoding)
-        started = time.monotonic()
-        taken = queue.prepare_if_idle(decoding, here=True)
-        self._inline_execution.took(time.monotonic() - started)
-        return taken
+        return queue.prepare_if_idle(bound(self._decode, model, queue, ticket, 0, image))
 
     def _decode(
         self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], place: int, encoded: bytes
@@ -98,7 +89,9 @@ class Predictor:
 
         def done(decoded: Pixels | RequestError) -> None:
             model.metrics.decode.observe(time.perf_counter() - started)
-            if isinstance(decoded, RequestError):
+            if isinstance(decoded, QueueFull):
+                queue.shed(ticket, decoded)
+            elif isinstance(decoded, RequestError):
                 queue.refuse(ticket, place, decoded)
             else:
                 queue.put(ticket, place, decoded)

@@ -86,7 +86,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     limits = ImageLimits(
         settings.max_pixels, settings.max_pixel_passes, tuple(name.upper() for name in settings.accepted_formats)
     )
-    predictor = Predictor(decode_pool, workers, limits, lifecycle.inline_execution, on_refused)
+    predictor = Predictor(decode_pool, workers, limits, on_refused)
     bodies = BodyBudget(bodies_megabytes(settings.bodies_mb) * MEGABYTE)
 
     @asynccontextmanager

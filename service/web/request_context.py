@@ -62,7 +62,6 @@ class RequestContext:
             await send(message)
 
         self._lifecycle.in_flight += 1
-        self._lifecycle.inline_execution.request_begins(self._lifecycle.in_flight, scope["client"])
         try:
             await self._app(scope, receive, send_identified)
         finally:

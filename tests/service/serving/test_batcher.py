@@ -46,7 +46,7 @@ def test_an_idle_thread_prepares_its_own_image() -> None:
             assert await other == [1]
             assert await ask(queue, 3) == [3]
         assert model.batches == [[1, 2], [3]]
-        assert where == ["test_0"]
+        assert where == ["test"]
         assert not queue.prepare_if_idle(prepare)
 
     run(test)

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from service.serving.budgets import SMALL_BODY
-from service.serving.inline_execution import STREAK
 from tests.conftest import RED, Service, make_bundle
 from tests.costly_files import (
     encoded,
@@ -192,7 +191,7 @@ def _descendants(pid: int) -> list[int]:
 
 def test_the_event_loop_never_decodes_what_takes_long(held_service: HeldService) -> None:
     """After a row of requests over one connection, a small file that is slow to decode goes through the threads."""
-    for _ in range(STREAK + 3):
+    for _ in range(40):
         assert predict(held_service.client, RED).status_code == 200
     slow = many_scans(90, 2000)
     assert len(slow) < 65_536
