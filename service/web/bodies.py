@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
-from starlette.types import Message, Receive
+from starlette.types import Message, Receive, Scope
 
 from service.errors import ClientGone, InvalidImage, MalformedRequest, RequestError, TooLarge, UnsupportedType
 from service.model.images import MEDIA_TYPES
@@ -33,7 +33,7 @@ class BodyLimits:
 
 
 async def read_images(
-    receive: Receive, content_type: str, content_length: int | None, limits: BodyLimits
+    scope: Scope, receive: Receive, content_type: str, content_length: int | None, limits: BodyLimits
 ) -> list[bytes | RequestError]:
     """The encoded images of a request. The place of an item that is not base64 is taken by its error."""
     media_type = content_type.partition(";")[0].strip().lower()
@@ -43,21 +43,23 @@ async def read_images(
             "image/gif or image/tiff with the file as body, or multipart/form-data, or application/json"
         )
     if media_type in RAW_TYPES:
-        image = await read_whole(receive, content_length, limits.max_bytes)
+        image = await read_whole(scope, receive, content_length, limits.max_bytes)
         if not image:
             raise MalformedRequest("the body is empty: send the image file as the body (curl --data-binary @FILE)")
         return [image]
     if media_type == "application/json":
-        document = await read_whole(receive, content_length, limits.max_bytes)
+        document = await read_whole(scope, receive, content_length, limits.max_bytes)
         if len(document) < SMALL_JSON:
             return _images_of_json(document, limits.max_images)
         return await asyncio.to_thread(_images_of_json, document, limits.max_images)
-    body = stream(receive, content_length, limits.max_bytes)
+    body = stream(scope, receive, content_length, limits.max_bytes)
     return await _images_of_multipart(body, content_type, limits.max_images)
 
 
-async def read_whole(receive: Receive, content_length: int | None, max_bytes: int) -> bytes:
+async def read_whole(scope: Scope, receive: Receive, content_length: int | None, max_bytes: int) -> bytes:
     """A body in one piece, or TooLarge."""
+    if content_length is not None and content_length > max_bytes:
+        _refuse_unsent(scope, max_bytes)
     first = await receive()
     body: bytes = first.get("body", b"")
     if first["type"] == "http.request" and not first.get("more_body", False) and len(body) <= max_bytes:
@@ -68,13 +70,14 @@ async def read_whole(receive: Receive, content_length: int | None, max_bytes: in
     async def receive_again() -> Message:
         return messages.pop() if messages else await receive()
 
-    return b"".join([chunk async for chunk in stream(receive_again, content_length, max_bytes)])
+    return b"".join([chunk async for chunk in stream(scope, receive_again, content_length, max_bytes)])
 
 
-async def stream(receive: Receive, content_length: int | None, max_bytes: int) -> AsyncIterator[bytes]:
+async def stream(scope: Scope, receive: Receive, content_length: int | None, max_bytes: int) -> AsyncIterator[bytes]:
     """The chunks of a body, and TooLarge as soon as they are too many."""
     taken, allowed = 0, max_bytes
     if content_length is not None and content_length > max_bytes:
+        _refuse_unsent(scope, max_bytes)
         if content_length > DISCARDED * max_bytes:
             raise _too_many_bytes(max_bytes)
         allowed = -1
@@ -91,6 +94,12 @@ async def stream(receive: Receive, content_length: int | None, max_bytes: int) -
         if not message.get("more_body", False):
             break
     if taken > allowed:
+        raise _too_many_bytes(max_bytes)
+
+
+def _refuse_unsent(scope: Scope, max_bytes: int) -> None:
+    """TooLarge where the client waits for a 100 before it sends: the first `receive()` would make uvicorn send that."""
+    if any(name == b"expect" and value.lower() == b"100-continue" for name, value in scope["headers"]):
         raise _too_many_bytes(max_bytes)
 
 

@@ -51,7 +51,9 @@ class PredictEndpoint:
             model = exchange.choose_model(query.model, query.version)
             with exchange.deadline() as deadline:
                 gate = model.choose_gate(query.score, query.policy, query.preprocess)
-                images = await read_images(receive, headers.content_type, headers.content_length, self._endpoint.limits)
+                images = await read_images(
+                    scope, receive, headers.content_type, headers.content_length, self._endpoint.limits
+                )
                 decisions = await exchange.predict(
                     deadline, receive, model, gate, images, preprocess=query.preprocess, partial=query.partial
                 )
