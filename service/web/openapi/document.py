@@ -15,7 +15,7 @@ from service.model.scores import ScoreName
 from service.serving.gate_overrides import GateChange
 from service.serving.registry import Registry
 from service.settings import Settings
-from service.web.auth import PUBLIC_PATHS
+from service.web.auth import PROBED_PATHS, PUBLIC_PATHS
 from service.web.openapi import examples
 from service.web.openapi.infer import SCHEMAS_V2, infer_paths
 from service.web.problems import HEAD_TIMEOUT, HEAD_TOO_LARGE, INTERNAL, NOT_HTTP, PROBLEMS, Problem, problem_body
@@ -63,9 +63,9 @@ def openapi_of(app: FastAPI, settings: Settings) -> Callable[[], dict[str, Any]]
 
 
 def _describe_refusals(schema: dict[str, Any]) -> None:
-    """What FastAPI cannot know: the 401 of `Auth`, and that a wrong parameter is our 400 and not its own 422."""
+    """What FastAPI cannot know: the refusals of `Auth`, and that a wrong parameter is our 400 and not its own 422."""
     for path, operations in schema["paths"].items():
-        for operation in operations.values():
+        for method, operation in operations.items():
             responses = operation["responses"]
             if "HTTPValidationError" in str(responses.get("422")):
                 del responses["422"]
@@ -74,6 +74,10 @@ def _describe_refusals(schema: dict[str, Any]) -> None:
                 operation["security"] = []
             else:
                 responses.setdefault("401", _refusal(path, HTTPStatus.UNAUTHORIZED))
+            if path not in PROBED_PATHS:
+                responses.setdefault("421", _refusal(path, HTTPStatus.MISDIRECTED_REQUEST))
+                if method != "get":
+                    responses.setdefault("403", _refusal(path, HTTPStatus.FORBIDDEN))
     for name in ("HTTPValidationError", "ValidationError"):
         schema["components"]["schemas"].pop(name, None)
 

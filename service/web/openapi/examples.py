@@ -56,6 +56,10 @@ DETAILS: dict[str, str] = {
     "malformed-http": "the bytes are not a valid HTTP/1.1 request: check the request line, the headers, and that "
     "Content-Length is the length of the body",
     "unauthorised": "this service needs an API key: send one as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'",
+    "cross-site": "a web page of the origin 'https://example.org' sent this request, and only the service's own pages "
+    "may: send it from a program, or add the page's origin to the setting allowed_origins (CONFGATE_ALLOWED_ORIGINS)",
+    "wrong-host": "this service does not answer to the host 'example.org': ask it by a name that it knows, or add this "
+    "one to the setting allowed_hosts (CONFGATE_ALLOWED_HOSTS)",
     "unknown-model": "model 'cifar100' is not loaded; served are cifar10, fashion_mnist",
     "body-timeout": "the request body did not arrive whole in time",
     "head-timeout": "the head was not complete after 10 s",

@@ -99,7 +99,7 @@ def test_company_brings_the_threads_back(held_service: HeldService) -> None:
     the model computes."""
     settle_in(held_service)
     with socket.create_connection(("127.0.0.1", held_service.port)) as company:
-        company.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+        company.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
         wait_for(lambda: held_service.app.state.lifecycle.in_flight == 1)
         held_service.held.go_on.clear()
         computed = len(held_service.held.threads)

@@ -59,6 +59,6 @@ def test_the_example_of_models_is_what_is_served(client: httpx.Client) -> None:
     paths = document["paths"]
     example = paths["/v1/models/{model}"]["get"]["responses"]["200"]["content"]["application/json"]["example"]
     assert example == client.get("/v1/models/colours").json()
-    assert set(paths["/v1/models/{model}"]["get"]["responses"]) == {"200", "400", "401", "404", "503"}
+    assert set(paths["/v1/models/{model}"]["get"]["responses"]) == {"200", "400", "401", "404", "421", "503"}
     assert "HTTPValidationError" not in document["components"]["schemas"]
     assert "text/plain" in paths["/metrics"]["get"]["responses"]["200"]["content"]
