@@ -99,6 +99,9 @@ class Settings(BaseSettings):
         10_000, ge=1, le=600_000, description="Time for an answer, unless X-Request-Timeout-Ms says otherwise."
     )
     body_timeout_ms: int = Field(10_000, ge=1, le=600_000, description="Time for a request's head, and then its body.")
+    metrics_cache_ms: int = Field(
+        1000, ge=0, le=60_000, description="How old an answer of /metrics may be: it is written at most that often."
+    )
     drain_seconds: float = Field(
         20.0, ge=0, le=3600, description="Time for requests in flight to finish after SIGTERM."
     )
