@@ -13,13 +13,11 @@ from service.errors import Forbidden, LoadRefused, StateNotSaved, WrongShape
 from service.model.images import MEDIA_TYPES
 from service.model.scores import ScoreName
 from service.serving.gate_overrides import GateChange
-from service.serving.registry import Registry
 from service.settings import Settings
 from service.web.auth import PROBED_PATHS, PUBLIC_PATHS
 from service.web.openapi import examples
 from service.web.openapi.infer import SCHEMAS_V2, infer_paths
 from service.web.problems import HEAD_TIMEOUT, HEAD_TOO_LARGE, INTERNAL, NOT_HTTP, PROBLEMS, Problem, problem_body
-from service.web.v1.models import model_info
 from service.web.v1.schemas import PredictRequest, PredictResponse, ProblemResponse
 
 SCHEMAS: tuple[type[BaseModel], ...] = (PredictRequest, PredictResponse, ProblemResponse, GateChange)
@@ -55,7 +53,7 @@ def openapi_of(app: FastAPI, settings: Settings) -> Callable[[], dict[str, Any]]
             schema["security"] = [{}, *({name: []} for name in SECURITY_SCHEMES)]
             schema["paths"] = {"/v1/predict": {"post": _predict(settings)}, **infer_paths(settings), **schema["paths"]}
             _describe_refusals(schema)
-            _show_models(schema, app.state.registry)
+            _show_models(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
@@ -149,16 +147,8 @@ def _example(problem: Problem) -> dict[str, Any]:
     return {**body, "request_id": examples.REQUEST_ID}
 
 
-def _show_models(schema: dict[str, Any], registry: Registry) -> None:
-    """What is served here and now is the best example of what /v1/models answers."""
-    name = registry.default_name
-    if name is None or name not in registry.table:
-        return
-    shown = model_info(name, registry.table[name]).model_dump(mode="json")
-    for path, example in (
-        ("/v1/models", {"default_model": name, "models": [shown]}),
-        ("/v1/models/{model}", shown),
-    ):
+def _show_models(schema: dict[str, Any]) -> None:
+    for path, example in (("/v1/models", examples.MODELS), ("/v1/models/{model}", examples.MODEL)):
         schema["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["example"] = example
 
 

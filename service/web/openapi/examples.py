@@ -1,6 +1,11 @@
-"""Examples for the OpenAPI document: answers as the shipped model gave them, and a sentence for each problem."""
+"""Examples for the OpenAPI document: answers as the shipped model gave them, a model like it, a sentence per problem.
+
+The document needs no key, so nothing in it may come from what is loaded.
+"""
 
 from typing import Any
+
+from service.model.scores import HISTOGRAM_EDGES
 
 # A red PNG of 4×4 pixels: small enough to read past, and a request that really works.
 IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAQAAAAECAIAAAAmkwkpAAAAEElEQVR42mP4z8AARwzEcQCukw/xOF6MEQAAAABJRU5ErkJggg=="
@@ -50,6 +55,65 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "refused": {"summary": "A boot, which it does not know: still an answer (top_k=2)", "value": _answer(_BOOT)},
     "partial": {"summary": "Two files, one of them no image (partial=true)", "value": _answer(_CAT, _FAILED)},
 }
+_COUNTED = {0.5: 260, 0.8: 1000, 0.9: 1240, 0.95: 1500, 0.99: 1000}  # calibration images, by the bucket's upper edge
+_POLICY = {
+    "threshold": 0.8039863596775939,
+    "threshold_raw": 1.4113980531692505,
+    "expected_rejection_rate": 0.252,
+    "expected_rejection_interval": [0.24, 0.264],
+    "detection_error": 0.138,
+    "n": 5000,
+    "how": "least detection error between correctly classified and misclassified calibration images",
+}
+MODEL: dict[str, Any] = {
+    "name": "cifar10",
+    "default_version": 1,
+    "versions": [
+        {
+            "version": 1,
+            "created": "2026-01-02T03:04:05Z",
+            "provenance": {"git_sha": "0" * 40, "recipe": "compact-cifar10", "seed": 0, "data": "cifar10"},
+            "device": {"requested": "auto", "active": "cpu"},
+            "input": {
+                "width": 32,
+                "height": 32,
+                "resize": "stretch",
+                "interpolation": "bicubic",
+                "crop_fraction": 1.0,
+            },
+            "labels": ["airplane", "cat", "dog", "horse"],
+            "temperature": 0.97,
+            "scores": {
+                "confidence": {
+                    "epsilon": None,
+                    "temperature": None,
+                    "display": None,
+                    "typicality": None,
+                    "policies": {"misclassified": _POLICY},
+                    "reference": {
+                        "edges": list(HISTOGRAM_EDGES),
+                        "counts": [_COUNTED.get(edge, 0) for edge in HISTOGRAM_EDGES],
+                    },
+                }
+            },
+            "default": {"score": "confidence", "policy": "misclassified"},
+            "active": {
+                **_GATE,
+                "threshold_raw": 1.4113980531692505,
+                "expected_rejection_rate": 0.252,
+                "expected_rejection_margin": 0.0,
+                "n": 5000,
+                "set_by_operator": False,
+            },
+            "evaluation": [
+                {"metric": "accuracy", "data": "cifar10 test", "value": 0.92, "n": 10000, "score": None, "policy": None}
+            ],
+            "graphs": {"forward": {"file": "model.onnx", "sha256": "0" * 64, "size": 8000000}},
+            "external_data": [],
+        }
+    ],
+}
+MODELS: dict[str, Any] = {"default_model": "cifar10", "models": [MODEL]}
 # What a client is told, by the last part of the problem's type.
 DETAILS: dict[str, str] = {
     "malformed-request": "top_k must be a whole number from 1 to 2147483648, not '0'",
