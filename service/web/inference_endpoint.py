@@ -86,7 +86,10 @@ class Exchange:
     Used as a context. However it ends, it is counted and its lease is given back; an error becomes its answer.
     """
 
-    __slots__ = ("_body_is_read", "_context", "_counts", "_endpoint", "_leases", "_scope", "answer", "headers")
+    __slots__ = (
+        *("_body_is_read", "_context", "_counts", "_endpoint", "_leases", "_scope"),
+        *("answer", "file_names", "headers"),
+    )
 
     headers: Headers
 
@@ -98,6 +101,8 @@ class Exchange:
         self._leases: Leases | None = None
         self._body_is_read = False
         self.answer: ASGIApp | None = None
+        # Of a form, one for each image. For answers only: a name may say whose file it is, and is never logged.
+        self.file_names: Sequence[str | None] | None = None
 
     @property
     def request_id(self) -> str:
@@ -185,7 +190,11 @@ class Exchange:
         elif isinstance(error, errors.RequestError):
             outcome = OUTCOMES.get(type(error), "invalid")
             self._context.log["problem"] = error.detail
-            self.answer = error_response(error, self._endpoint.route, self.request_id)
+            # Not kept in the error, which requests of one failed batch share.
+            members = None
+            if self.file_names is not None and error.index is not None:
+                members = {"file_name": self.file_names[error.index]}
+            self.answer = error_response(error, self._endpoint.route, self.request_id, members)
         elif isinstance(error, errors.ClientGone):
             outcome = "cancelled"
         self._counts.done(outcome, time.monotonic() - self._context.started)

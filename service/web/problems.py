@@ -61,8 +61,10 @@ def problem_body(problem: Problem, detail: str, index: int | None = None) -> dic
     return body if index is None else {**body, "index": index}
 
 
-def error_response(error: errors.RequestError, path: str, request_id: str) -> Response:
-    """The answer to a request that failed."""
+def error_response(
+    error: errors.RequestError, path: str, request_id: str, members: Mapping[str, str | None] | None = None
+) -> Response:
+    """The answer to a request that failed; `members` are further members of a problem."""
     headers = {}
     if isinstance(error, errors.QueueFull):
         headers["Retry-After"] = str(error.retry_after)
@@ -70,7 +72,7 @@ def error_response(error: errors.RequestError, path: str, request_id: str) -> Re
         headers["WWW-Authenticate"] = 'Bearer realm="confgate"'
     if isinstance(error, UNREAD_BODY):
         headers["Connection"] = "close"
-    return problem_response(problem_of(error), error.detail, path, request_id, error.index, headers)
+    return problem_response(problem_of(error), error.detail, path, request_id, error.index, headers, members)
 
 
 def route_problem(scope: Scope, status: int, headers: Mapping[str, str] | None = None) -> Response:
@@ -88,11 +90,12 @@ def problem_response(
     request_id: str,
     index: int | None = None,
     headers: dict[str, str] | None = None,
+    members: Mapping[str, str | None] | None = None,
 ) -> Response:
     if path.startswith("/v2"):
         said = detail if index is None else f"image {index}: {detail}"
         content, media_type = to_json({"error": said}), "application/json"
     else:
-        content = to_json({**problem_body(problem, detail, index), "request_id": request_id})
+        content = to_json({**problem_body(problem, detail, index), **(members or {}), "request_id": request_id})
         media_type = "application/problem+json"
     return Response(content, problem.status, headers, media_type)

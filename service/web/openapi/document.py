@@ -96,7 +96,8 @@ def _predict(settings: Settings) -> dict[str, Any]:
         "summary": "Classify images, and say which of them the model does not know",
         "description": (
             "Send one image file as the body, many as multipart/form-data files (any field name), or JSON with "
-            f"base64. At most {settings.max_images} images, {settings.max_body_bytes} bytes, and "
+            "base64. Without a Content-Type, or with curl's own, the bytes say what they are. "
+            f"At most {settings.max_images} images, {settings.max_body_bytes} bytes, and "
             f"{settings.max_pixels} pixels each."
         ),
         "parameters": _parameters(),
