@@ -96,6 +96,8 @@ def start_service(models: Path, model: str, port: int, log: Path) -> Child:
     command = [sys.executable, "-m", "service", "serve", "--models", str(models.resolve()), "--default-model", model]
     # On the CPU, so that no alert about a missing GPU fires beside the one to be shown.
     command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--no-access-log"]
+    # Prometheus scrapes every second here, and should see something new each time.
+    command += ["--metrics-cache-ms", "0"]
     # Settings in the environment are meant for another service.
     env = {name: value for name, value in os.environ.items() if not name.startswith("CONFGATE_")}
     return Child("the service", command, log, env)

@@ -10,6 +10,7 @@ ConfgateError
     ├── MalformedRequest     400 the request cannot be read, or asks for something that does not exist
     ├── Unauthorised         401 no API key, or one that is not known
     ├── Forbidden            403 a key that may not do this
+    ├── CrossSite            403 a web page of another site sent it
     ├── UnknownModel         404 no such model or version is loaded
     ├── BodyTimeout          408 the body came too slowly, or never came whole
     ├── LoadRefused          409 a bundle was refused; what was served before goes on
@@ -17,6 +18,7 @@ ConfgateError
     ├── UnsupportedType      415 the Content-Type is none that is served
     ├── InvalidImage         422 the bytes are not an image that can be decoded
     ├── WrongShape           422 a tensor's shape is not the model's, or not that of its data
+    ├── WrongHost            421 it names a host that is not this service
     ├── QueueFull            429 the queue has no room: try again after `retry_after` seconds
     │   └── MemoryBudgetExceeded 429 bodies in flight take the memory that is allowed
     ├── InferenceFailed      500 the model failed on this batch
@@ -80,6 +82,9 @@ class Unauthorised(RequestError): ...
 class Forbidden(RequestError): ...
 
 
+class CrossSite(RequestError): ...
+
+
 class UnknownModel(RequestError): ...
 
 
@@ -99,6 +104,9 @@ class InvalidImage(RequestError): ...
 
 
 class WrongShape(RequestError): ...
+
+
+class WrongHost(RequestError): ...
 
 
 class QueueFull(RequestError):

@@ -56,6 +56,16 @@ class Settings(BaseSettings):
         "auto",
         description="Answer requests without a key: true, false, or auto (from this machine, while no client has one).",
     )
+    allowed_hosts: str = Field(
+        "auto",
+        description="Host names that requests may use, with spaces between them (ports are ignored); * allows all. "
+        "auto: on loopback localhost, 127.0.0.1, [::1] and the service's own address, elsewhere all.",
+    )
+    allowed_origins: str | None = Field(
+        None,
+        description="Origins (https://app.example.org) of other sites' web pages that may send requests other than "
+        "GET, with spaces between them; * allows all.",
+    )
     device: Device = Field("auto", description="Where to run: cuda, cpu, or auto (cuda if it is available).")
     threads: int = Field(0, ge=0, le=1024, description="Inference threads; 0 means all usable CPUs but one.")
     decode_threads: int = Field(
@@ -120,6 +130,9 @@ class Settings(BaseSettings):
         10_000, ge=1, le=600_000, description="Time for an answer, unless X-Request-Timeout-Ms says otherwise."
     )
     body_timeout_ms: int = Field(10_000, ge=1, le=600_000, description="Time for a request's head, and then its body.")
+    metrics_cache_ms: int = Field(
+        1000, ge=0, le=60_000, description="How old an answer of /metrics may be: it is written at most that often."
+    )
     drain_seconds: float = Field(
         20.0, ge=0, le=3600, description="Time for requests in flight to finish after SIGTERM."
     )

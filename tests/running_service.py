@@ -14,11 +14,13 @@ ROOT = Path(__file__).parent.parent
 
 
 class Service:
-    """`confgate serve` as a process of its own, and the lines of its log."""
+    """`confgate serve` as a process of its own, and the lines of its log. Its metrics are never out of date."""
+
+    FLAGS = ("--port", "0", "--metrics-cache-ms", "0")
 
     def __init__(self, models: Path, *flags: str, env: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "service", "serve", "--models", str(models), "--port", "0", *flags],
+            [*(sys.executable, "-m", "service", "serve"), *self.FLAGS, "--models", str(models), *flags],
             cwd=ROOT,
             env={**os.environ, "CONFGATE_DEVICE": "cpu", **(env or {})},
             stderr=subprocess.PIPE,

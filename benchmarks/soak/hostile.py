@@ -134,7 +134,7 @@ def kinds(body_seconds: float) -> tuple[Kind, ...]:
     ]
     nameless: list[tuple[str, bytes, set[int]]] = [
         ("not HTTP", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(60), {400}),
-        ("head without an end", b"GET /v1/models HTTP/1.1\r\nHost: soak\r\nX-Slow: a\r\n", {408}),
+        ("head without an end", b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX-Slow: a\r\n", {408}),
         ("head of 100 KB", b"GET /v1/models HTTP/1.1\r\nX-Long: " + b"a" * 100_000, {431}),
     ]
     return (

@@ -109,7 +109,7 @@ def _credentials(api_key: str | None) -> dict[str, str]:
 def _form(files: Sequence[Path], boundary: str) -> bytes:
     parts = []
     for index, file in enumerate(files):
-        # The service counts files and does not look at their names.
+        # A number, because a file's own name may hold what breaks a header.
         disposition = f'Content-Disposition: form-data; name="image"; filename="{index}"'
         parts.append(f"--{boundary}\r\n{disposition}\r\n\r\n".encode() + file.read_bytes() + b"\r\n")
     return b"".join([*parts, f"--{boundary}--\r\n".encode()])

@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from fastapi import FastAPI
 from starlette.datastructures import State
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.responses import PlainTextResponse
@@ -40,6 +39,7 @@ from service.web.inference_endpoint import InferenceEndpoint
 from service.web.openapi.document import openapi_of
 from service.web.openapi.page import add_documentation
 from service.web.request_context import RequestContext
+from service.web.scrape import Scraper
 from service.web.v1 import gates, models
 from service.web.v1.predict import PredictEndpoint
 from service.web.v2 import metadata, repository
@@ -135,7 +135,8 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     api.router.routes[:0] = [Route(path, infer, methods=["POST"], include_in_schema=False) for path in INFER_ROUTES]
     for part in (models, gates, metadata, repository):
         api.include_router(part.router)
-    api.add_api_route("/metrics", scrape, response_class=PlainTextResponse, tags=["monitoring"])
+    scraper = Scraper(metrics.registry, settings.metrics_cache_ms)
+    api.add_api_route("/metrics", scraper.scrape, response_class=PlainTextResponse, tags=["monitoring"])
     add_documentation(api)
     add_exception_handlers(api)
     api.openapi = openapi_of(api, settings)  # type: ignore[method-assign]  # FastAPI's documented way to extend it
@@ -147,13 +148,6 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     layers = ServerErrorMiddleware(layers, handler=internal_error)
     layers = RequestContext(layers, lifecycle, settings.access_log)
     return Application(layers, api)
-
-
-def scrape(request: Request) -> Response:
-    """Everything Prometheus is told, in its text format."""
-    # Not async: Starlette runs it in a thread, so that a scrape does not delay the event loop.
-    metrics: Metrics = request.app.state.metrics
-    return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 def _decode_workers(settings: Settings) -> DecodeWorkers | None:

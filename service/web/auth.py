@@ -1,5 +1,6 @@
 """Who a request comes from, and whether it may come without a key. Only the paths listed here are public.
 
+Whether its host and its origin are allowed is asked here too (`service.web.origins`): headers are looked at once.
 Plain ASGI and inside `RequestContext`, so that a refusal has its request id and its line in the log too.
 """
 
@@ -8,15 +9,18 @@ import ipaddress
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.errors import Forbidden, SettingsError, Unauthorised
+from service.errors import CrossSite, Forbidden, SettingsError, Unauthorised, WrongHost
 from service.serving.metrics import Metrics
 from service.settings import Settings
 from service.web.keys import ANONYMOUS, Caller, read_keys
+from service.web.origins import Origins
 from service.web.problems import error_response
 from service.web.request_context import context_of
 
-# For orchestrators and Prometheus, and what explains how to send a key.
-PUBLIC_PATHS = frozenset({"/metrics", "/docs", "/redoc", "/openapi.json", "/v2/health/live", "/v2/health/ready"})
+# For orchestrators and Prometheus, which ask by a container's or a pod's address: any host is allowed.
+PROBED_PATHS = frozenset({"/metrics", "/v2/health/live", "/v2/health/ready"})
+# And what explains how to send a key.
+PUBLIC_PATHS = PROBED_PATHS | {"/docs", "/redoc", "/openapi.json"}
 PUBLIC_FILES = "/docs/assets/"
 LOOPBACK = frozenset({"127.0.0.1", "::1"})
 HOW_TO_SEND = "send one as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
@@ -41,29 +45,26 @@ class Gatekeeper:
         published = settings.published_on
         self._published_locally = automatic and published is not None and is_loopback(published)
         self._listens_locally = automatic and published is None and is_loopback(settings.host)
+        address = settings.host if published is None else published
+        self.origins = Origins(settings, address, only_local=is_loopback(address))
         if not (callers or self._everybody or self._published_locally or self._listens_locally):
             raise SettingsError(_no_caller_possible(settings))
 
     def identify(self, scope: Scope) -> Caller:
-        """The caller of a request, or Unauthorised."""
-        given: bytes | None = None
-        bearer: bytes | None = None
-        forwarded = False
-        for name, value in scope["headers"]:
-            if name == b"x-api-key":
-                given = value.strip()
-            elif name == b"authorization":
-                scheme, _, rest = value.partition(b" ")
-                # Other schemes are for a proxy in front.
-                bearer = rest.strip() if scheme.lower() == b"bearer" else None
-            elif name == b"x-forwarded-for" or name == b"forwarded" or name == b"x-real-ip":
-                forwarded = True
-        key = bearer if given is None else given
+        """The caller of a request; or Unauthorised, WrongHost or CrossSite."""
+        headers = dict(scope["headers"])
+        self.origins.check(scope, headers)
+        key = headers.get(b"x-api-key")
+        if key is None and (authorization := headers.get(b"authorization")) is not None:
+            scheme, _, rest = authorization.partition(b" ")
+            # Other schemes are for a proxy in front.
+            key = rest if scheme.lower() == b"bearer" else None
         if key is None:
+            forwarded = b"x-forwarded-for" in headers or b"forwarded" in headers or b"x-real-ip" in headers
             if self._everybody or (not forwarded and self._is_local(scope)):
                 return ANONYMOUS
             raise Unauthorised(f"this service needs an API key: {HOW_TO_SEND}")
-        caller = self.keys.find(key)
+        caller = self.keys.find(key.strip())
         if caller is None:
             # Also where no key is needed: a client that sends a key expects to be known by it.
             raise Unauthorised(
@@ -79,7 +80,7 @@ class Gatekeeper:
 
 
 class Auth:
-    """Identifies the caller of every request that is not public, or answers 401."""
+    """Identifies the caller of every request that is not public, or answers 401, 403 or 421."""
 
     def __init__(self, app: ASGIApp, gatekeeper: Gatekeeper, metrics: Metrics) -> None:
         self._app = app
@@ -87,18 +88,23 @@ class Auth:
         self._refused = metrics.refused_keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in PUBLIC_PATHS or scope["path"].startswith(PUBLIC_FILES):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        context = context_of(scope)
+        context, path = context_of(scope), scope["path"]
         try:
-            context.caller = caller = self._gatekeeper.identify(scope)
-        except Unauthorised as error:
-            self._refused.inc()
+            if path in PUBLIC_PATHS or path.startswith(PUBLIC_FILES):
+                if path not in PROBED_PATHS:
+                    self._gatekeeper.origins.check(scope, dict(scope["headers"]))
+            else:
+                context.caller = caller = self._gatekeeper.identify(scope)
+                context.log["caller"] = caller.name
+        except (Unauthorised, WrongHost, CrossSite) as error:
+            if isinstance(error, Unauthorised):
+                self._refused.inc()
             context.log["problem"] = error.detail
-            await error_response(error, scope["path"], context.request_id)(scope, receive, send)
+            await error_response(error, path, context.request_id)(scope, receive, send)
             return
-        context.log["caller"] = caller.name
         await self._app(scope, receive, send)
 
 

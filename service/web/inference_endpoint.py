@@ -92,7 +92,7 @@ class Exchange:
 
     __slots__ = (
         *("_body_bytes", "_body_is_read", "_context", "_counts", "_endpoint", "_leases", "_receive", "_scope"),
-        *("answer", "headers"),
+        *("answer", "file_names", "headers"),
     )
 
     headers: Headers
@@ -107,6 +107,8 @@ class Exchange:
         self._leases: Leases | None = None
         self._body_is_read = False
         self.answer: ASGIApp | None = None
+        # Of a form, one for each image. For answers only: a name may say whose file it is, and is never logged.
+        self.file_names: Sequence[str | None] | None = None
 
     @property
     def request_id(self) -> str:
@@ -201,7 +203,11 @@ class Exchange:
         elif isinstance(error, errors.RequestError):
             outcome = OUTCOMES.get(type(error), "invalid")
             self._context.log["problem"] = error.detail
-            self.answer = error_response(error, self._endpoint.route, self.request_id)
+            # Not kept in the error, which requests of one failed batch share.
+            members = None
+            if self.file_names is not None and error.index is not None:
+                members = {"file_name": self.file_names[error.index]}
+            self.answer = error_response(error, self._endpoint.route, self.request_id, members)
         elif isinstance(error, errors.ClientGone):
             outcome = "cancelled"
         self._endpoint.bodies.give_back(self._body_bytes)

@@ -24,7 +24,9 @@ async def read_json(request: Request, kind: type[Body], expected: str, *, option
     length = request.headers.get("content-length")
     try:
         async with asyncio.timeout(settings.body_timeout_ms / 1000):
-            text = await read_whole(request.receive, None if length is None else int(length), MAX_JSON_BYTES)
+            text = await read_whole(
+                request.scope, request.receive, None if length is None else int(length), MAX_JSON_BYTES
+            )
     except TimeoutError:
         raise BodyTimeout("the request body did not arrive whole in time") from None
     try:

@@ -33,6 +33,7 @@ PROBLEMS: dict[type[errors.RequestError], Problem] = {
     errors.MalformedRequest: Problem(400, "malformed-request", "The request cannot be understood"),
     errors.Unauthorised: Problem(401, "unauthorised", "An API key is needed"),
     errors.Forbidden: Problem(403, "forbidden", "This key may not do that"),
+    errors.CrossSite: Problem(403, "cross-site", "A web page of another site sent the request"),
     errors.UnknownModel: Problem(404, "unknown-model", "No such model is loaded"),
     errors.BodyTimeout: Problem(408, "body-timeout", "The request body did not arrive in time"),
     errors.LoadRefused: Problem(409, "load-refused", "The bundle was refused"),
@@ -40,6 +41,7 @@ PROBLEMS: dict[type[errors.RequestError], Problem] = {
     errors.UnsupportedType: Problem(415, "unsupported-type", "The content type is not served"),
     errors.InvalidImage: Problem(422, "invalid-image", "The image cannot be decoded"),
     errors.WrongShape: Problem(422, "wrong-shape", "The tensor has the wrong shape"),
+    errors.WrongHost: Problem(421, "wrong-host", "The request names another host"),
     errors.QueueFull: Problem(429, "queue-full", "Too much is waiting already"),
     errors.MemoryBudgetExceeded: Problem(429, "memory-budget", "Too much is in memory already"),
     errors.InferenceFailed: Problem(500, "inference-failed", "The model failed"),
@@ -60,8 +62,10 @@ def problem_body(problem: Problem, detail: str, index: int | None = None) -> dic
     return body if index is None else {**body, "index": index}
 
 
-def error_response(error: errors.RequestError, path: str, request_id: str) -> Response:
-    """The answer to a request that failed."""
+def error_response(
+    error: errors.RequestError, path: str, request_id: str, members: Mapping[str, str | None] | None = None
+) -> Response:
+    """The answer to a request that failed; `members` are further members of a problem."""
     headers = {}
     if isinstance(error, errors.QueueFull):
         headers["Retry-After"] = str(error.retry_after)
@@ -69,7 +73,7 @@ def error_response(error: errors.RequestError, path: str, request_id: str) -> Re
         headers["WWW-Authenticate"] = 'Bearer realm="confgate"'
     if isinstance(error, UNREAD_BODY):
         headers["Connection"] = "close"
-    return problem_response(problem_of(error), error.detail, path, request_id, error.index, headers)
+    return problem_response(problem_of(error), error.detail, path, request_id, error.index, headers, members)
 
 
 def route_problem(scope: Scope, status: int, headers: Mapping[str, str] | None = None) -> Response:
@@ -87,11 +91,12 @@ def problem_response(
     request_id: str,
     index: int | None = None,
     headers: dict[str, str] | None = None,
+    members: Mapping[str, str | None] | None = None,
 ) -> Response:
     if path.startswith("/v2"):
         said = detail if index is None else f"image {index}: {detail}"
         content, media_type = to_json({"error": said}), "application/json"
     else:
-        content = to_json({**problem_body(problem, detail, index), "request_id": request_id})
+        content = to_json({**problem_body(problem, detail, index), **(members or {}), "request_id": request_id})
         media_type = "application/problem+json"
     return Response(content, problem.status, headers, media_type)

@@ -62,7 +62,7 @@ async def everything_answered(models: Path, known: str | None) -> list[str]:
     """/v1/models, and unless that differs from what is known: predictions under each gate, and the reference."""
     app = create_app(Settings(models=models, device="cpu", threads=1, max_batch=1))
     transport = httpx.ASGITransport(app)
-    async with running(app), httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+    async with running(app), httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         shown = (await client.get("/v1/models")).text
         if known is not None and shown != known:
             return [shown]

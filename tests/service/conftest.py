@@ -67,8 +67,9 @@ class ThreadedServer(DrainingServer):
 class HeldService:
     def __init__(self, models: Path, **settings: Any) -> None:
         self.session: HeldSession | None = None
-        given = {"port": 0, "access_log": False, "api_keys": OPERATOR_LINE, "request_timeout_ms": 60_000, **settings}
-        self.settings = Settings(models=models, device="cpu", **given)
+        usual = {"port": 0, "access_log": False, "api_keys": OPERATOR_LINE}
+        patient = {"request_timeout_ms": 60_000, "metrics_cache_ms": 0}
+        self.settings = Settings(models=models, device="cpu", **{**usual, **patient, **settings})
         self.app = create_app(self.settings, self._open_session)
         self.server = ThreadedServer(self.app, self.settings)
         self.thread = threading.Thread(target=self.server.run)

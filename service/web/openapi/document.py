@@ -13,13 +13,11 @@ from service.errors import Forbidden, LoadRefused, StateNotSaved, WrongShape
 from service.model.images import MEDIA_TYPES
 from service.model.scores import ScoreName
 from service.serving.gate_overrides import GateChange
-from service.serving.registry import Registry
 from service.settings import Settings
-from service.web.auth import PUBLIC_PATHS
+from service.web.auth import PROBED_PATHS, PUBLIC_PATHS
 from service.web.openapi import examples
 from service.web.openapi.infer import SCHEMAS_V2, infer_paths
 from service.web.problems import HEAD_TIMEOUT, HEAD_TOO_LARGE, INTERNAL, NOT_HTTP, PROBLEMS, Problem, problem_body
-from service.web.v1.models import model_info
 from service.web.v1.schemas import PredictRequest, PredictResponse, ProblemResponse
 
 SCHEMAS: tuple[type[BaseModel], ...] = (PredictRequest, PredictResponse, ProblemResponse, GateChange)
@@ -55,7 +53,7 @@ def openapi_of(app: FastAPI, settings: Settings) -> Callable[[], dict[str, Any]]
             schema["security"] = [{}, *({name: []} for name in SECURITY_SCHEMES)]
             schema["paths"] = {"/v1/predict": {"post": _predict(settings)}, **infer_paths(settings), **schema["paths"]}
             _describe_refusals(schema)
-            _show_models(schema, app.state.registry)
+            _show_models(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
@@ -63,9 +61,9 @@ def openapi_of(app: FastAPI, settings: Settings) -> Callable[[], dict[str, Any]]
 
 
 def _describe_refusals(schema: dict[str, Any]) -> None:
-    """What FastAPI cannot know: the 401 of `Auth`, and that a wrong parameter is our 400 and not its own 422."""
+    """What FastAPI cannot know: the refusals of `Auth`, and that a wrong parameter is our 400 and not its own 422."""
     for path, operations in schema["paths"].items():
-        for operation in operations.values():
+        for method, operation in operations.items():
             responses = operation["responses"]
             if "HTTPValidationError" in str(responses.get("422")):
                 del responses["422"]
@@ -74,6 +72,10 @@ def _describe_refusals(schema: dict[str, Any]) -> None:
                 operation["security"] = []
             else:
                 responses.setdefault("401", _refusal(path, HTTPStatus.UNAUTHORIZED))
+            if path not in PROBED_PATHS:
+                responses.setdefault("421", _refusal(path, HTTPStatus.MISDIRECTED_REQUEST))
+                if method != "get":
+                    responses.setdefault("403", _refusal(path, HTTPStatus.FORBIDDEN))
     for name in ("HTTPValidationError", "ValidationError"):
         schema["components"]["schemas"].pop(name, None)
 
@@ -94,7 +96,8 @@ def _predict(settings: Settings) -> dict[str, Any]:
         "summary": "Classify images, and say which of them the model does not know",
         "description": (
             "Send one image file as the body, many as multipart/form-data files (any field name), or JSON with "
-            f"base64. At most {settings.max_images} images, {settings.max_body_bytes} bytes, and "
+            "base64. Without a Content-Type, or with curl's own, the bytes say what they are. "
+            f"At most {settings.max_images} images, {settings.max_body_bytes} bytes, and "
             f"{settings.max_pixels} pixels each."
         ),
         "parameters": _parameters(),
@@ -145,16 +148,8 @@ def _example(problem: Problem) -> dict[str, Any]:
     return {**body, "request_id": examples.REQUEST_ID}
 
 
-def _show_models(schema: dict[str, Any], registry: Registry) -> None:
-    """What is served here and now is the best example of what /v1/models answers."""
-    name = registry.default_name
-    if name is None or name not in registry.table:
-        return
-    shown = model_info(name, registry.table[name]).model_dump(mode="json")
-    for path, example in (
-        ("/v1/models", {"default_model": name, "models": [shown]}),
-        ("/v1/models/{model}", shown),
-    ):
+def _show_models(schema: dict[str, Any]) -> None:
+    for path, example in (("/v1/models", examples.MODELS), ("/v1/models/{model}", examples.MODEL)):
         schema["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["example"] = example
 
 

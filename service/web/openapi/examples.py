@@ -1,6 +1,11 @@
-"""Examples for the OpenAPI document: answers as the shipped model gave them, and a sentence for each problem."""
+"""Examples for the OpenAPI document: answers as the shipped model gave them, a model like it, a sentence per problem.
+
+The document needs no key, so nothing in it may come from what is loaded.
+"""
 
 from typing import Any
+
+from service.model.scores import HISTOGRAM_EDGES
 
 # A red PNG of 4×4 pixels: small enough to read past, and a request that really works.
 IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAQAAAAECAIAAAAmkwkpAAAAEElEQVR42mP4z8AARwzEcQCukw/xOF6MEQAAAABJRU5ErkJggg=="
@@ -50,12 +55,75 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "refused": {"summary": "A boot, which it does not know: still an answer (top_k=2)", "value": _answer(_BOOT)},
     "partial": {"summary": "Two files, one of them no image (partial=true)", "value": _answer(_CAT, _FAILED)},
 }
+_COUNTED = {0.5: 260, 0.8: 1000, 0.9: 1240, 0.95: 1500, 0.99: 1000}  # calibration images, by the bucket's upper edge
+_POLICY = {
+    "threshold": 0.8039863596775939,
+    "threshold_raw": 1.4113980531692505,
+    "expected_rejection_rate": 0.252,
+    "expected_rejection_interval": [0.24, 0.264],
+    "detection_error": 0.138,
+    "n": 5000,
+    "how": "least detection error between correctly classified and misclassified calibration images",
+}
+MODEL: dict[str, Any] = {
+    "name": "cifar10",
+    "default_version": 1,
+    "versions": [
+        {
+            "version": 1,
+            "created": "2026-01-02T03:04:05Z",
+            "provenance": {"git_sha": "0" * 40, "recipe": "compact-cifar10", "seed": 0, "data": "cifar10"},
+            "device": {"requested": "auto", "active": "cpu"},
+            "input": {
+                "width": 32,
+                "height": 32,
+                "resize": "stretch",
+                "interpolation": "bicubic",
+                "crop_fraction": 1.0,
+            },
+            "labels": ["airplane", "cat", "dog", "horse"],
+            "temperature": 0.97,
+            "scores": {
+                "confidence": {
+                    "epsilon": None,
+                    "temperature": None,
+                    "display": None,
+                    "typicality": None,
+                    "policies": {"misclassified": _POLICY},
+                    "reference": {
+                        "edges": list(HISTOGRAM_EDGES),
+                        "counts": [_COUNTED.get(edge, 0) for edge in HISTOGRAM_EDGES],
+                    },
+                }
+            },
+            "default": {"score": "confidence", "policy": "misclassified"},
+            "active": {
+                **_GATE,
+                "threshold_raw": 1.4113980531692505,
+                "expected_rejection_rate": 0.252,
+                "expected_rejection_margin": 0.0,
+                "n": 5000,
+                "set_by_operator": False,
+            },
+            "evaluation": [
+                {"metric": "accuracy", "data": "cifar10 test", "value": 0.92, "n": 10000, "score": None, "policy": None}
+            ],
+            "graphs": {"forward": {"file": "model.onnx", "sha256": "0" * 64, "size": 8000000}},
+            "external_data": [],
+        }
+    ],
+}
+MODELS: dict[str, Any] = {"default_model": "cifar10", "models": [MODEL]}
 # What a client is told, by the last part of the problem's type.
 DETAILS: dict[str, str] = {
     "malformed-request": "top_k must be a whole number from 1 to 2147483648, not '0'",
     "malformed-http": "the bytes are not a valid HTTP/1.1 request: check the request line, the headers, and that "
     "Content-Length is the length of the body",
     "unauthorised": "this service needs an API key: send one as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'",
+    "cross-site": "a web page of the origin 'https://example.org' sent this request, and only the service's own pages "
+    "may: send it from a program, or add the page's origin to the setting allowed_origins (CONFGATE_ALLOWED_ORIGINS)",
+    "wrong-host": "this service does not answer to the host 'example.org': ask it by a name that it knows, or add this "
+    "one to the setting allowed_hosts (CONFGATE_ALLOWED_HOSTS)",
     "unknown-model": "model 'cifar100' is not loaded; served are cifar10, fashion_mnist",
     "body-timeout": "the request body did not arrive whole in time",
     "memory-budget": "the bodies of requests in flight hold the 512000000 bytes that are allowed already; "
@@ -63,8 +131,8 @@ DETAILS: dict[str, str] = {
     "head-timeout": "the head was not complete after 10 s",
     "too-large": "the image has 20000×20000 pixels; at most 40000000 pixels are decoded",
     "head-too-large": "the head has more than the 65536 bytes that are allowed",
-    "unsupported-type": "Content-Type 'text/html' is not served: send image/png, image/jpeg, image/webp, image/bmp, "
-    "image/gif or image/tiff with the file as body, or multipart/form-data, or application/json",
+    "unsupported-type": "Content-Type 'text/html' is not served: send image/png, image/jpeg, image/webp or "
+    "image/gif with the file as body, or multipart/form-data, or application/json",
     "invalid-image": "the image is damaged or of an unknown kind: image file is truncated (43 bytes not processed)",
     "queue-full": "512 images are waiting and there is room for 512; try again in 1 s",
     "inference-failed": "the model failed on the batch with this image",

@@ -51,14 +51,17 @@ class PredictEndpoint:
             model = exchange.choose_model(query.model, query.version)
             with exchange.deadline() as deadline:
                 gate = model.choose_gate(query.score, query.policy, query.preprocess)
-                images = await read_images(
-                    exchange.receive, headers.content_type, headers.content_length, self._endpoint.limits
+                images, file_names = await read_images(
+                    scope, exchange.receive, headers.content_type, headers.content_length, self._endpoint.limits
                 )
+                exchange.file_names = file_names
                 decisions = await exchange.predict(
                     deadline, model, gate, images, preprocess=query.preprocess, partial=query.partial
                 )
             body = {"id": exchange.request_id, "model": model.manifest.name, "version": model.manifest.version}
             answers = [answer(model, gate, query.top_k, decision) for decision in decisions]
+            if file_names is not None:
+                answers = [{**item, "file_name": name} for item, name in zip(answers, file_names, strict=True)]
             exchange.answer = json_answer(to_json({**body, "predictions": answers}))
         await exchange.send_answer(scope, receive, send)
 

@@ -25,6 +25,14 @@ PROBLEM: dict[str, Any] = {
     "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemResponse"}}}
 }
 
+FileName = Annotated[
+    str | None,
+    Field(
+        max_length=255,
+        description="The file's name as it was sent, or null if it has none; only in answers to multipart/form-data.",
+    ),
+]
+
 
 class Prediction(Answer):
     """One image's answer. A refused image is an answer too: `in_distribution` is false."""
@@ -52,6 +60,7 @@ class Prediction(Answer):
     )
     policy: str = Field(description="The policy that set the threshold.")
     threshold: Share = Field(description="What the score must exceed.")
+    file_name: FileName = None
 
 
 class ProblemItem(Answer):
@@ -68,6 +77,7 @@ class FailedItem(Answer):
     """Takes a prediction's place where partial=true was asked for and one image failed."""
 
     error: ProblemItem
+    file_name: FileName = None
 
 
 class PredictResponse(Answer):
@@ -81,7 +91,7 @@ class PredictRequest(BaseModel):
     """The JSON form of a request."""
 
     images: list[Annotated[str, Field(json_schema_extra={"format": "byte"})]] = Field(
-        min_length=1, description="Encoded image files, each as base64."
+        min_length=1, description="Encoded image files, each as base64 or as a data URL with base64."
     )
 
 
@@ -89,6 +99,7 @@ class ProblemResponse(ProblemItem):
     """RFC 9457."""
 
     request_id: str
+    file_name: FileName = None
 
 
 class PolicyInfo(Answer):

@@ -33,7 +33,9 @@ class InferEndpoint:
             headers = exchange.read_headers()
             model = exchange.choose_model(path["model"], version)
             with exchange.deadline() as deadline:
-                body = await read_whole(exchange.receive, headers.content_length, self._endpoint.limits.max_bytes)
+                body = await read_whole(
+                    scope, exchange.receive, headers.content_length, self._endpoint.limits.max_bytes
+                )
                 asked = await self._read_body(body, header_length, model)
                 gate = model.choose_gate(asked.score, asked.policy, asked.preprocess)
                 wanted = any(output.name == "confidence_preprocessed" for output in asked.outputs or ())

@@ -53,7 +53,8 @@ class InputTensor(Answer):
     datatype: Literal["UINT8", "BYTES"]
     parameters: InputParameters | None = None
     data: list[Any] | None = Field(
-        default=None, description="Numbers, flat or nested; for BYTES image files as base64. Not with binary data."
+        default=None,
+        description="Numbers, flat or nested; for BYTES image files as base64 or data URLs. Not with binary data.",
     )
 
 

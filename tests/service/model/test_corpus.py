@@ -119,7 +119,8 @@ def read(content_type: str, chunks: list[bytes], length: int | None = None) -> l
     async def receive() -> Any:
         return waiting.pop(0) if waiting else {"type": "http.disconnect"}
 
-    return asyncio.run(read_images(receive, content_type, length, BodyLimits(2000, 4)))
+    images, _ = asyncio.run(read_images({"headers": []}, receive, content_type, length, BodyLimits(2000, 4)))
+    return images
 
 
 IMAGE = CORPUS["PNG palette"][:200]

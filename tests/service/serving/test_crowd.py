@@ -21,7 +21,7 @@ Answer = tuple[int, dict]
 async def ask(port: int, image: bytes, headers: str = "") -> Answer:
     """One client on a connection of its own."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: image/png\r\n{headers}"
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: image/png\r\n{headers}"
     writer.write(f"{head}Content-Length: {len(image)}\r\n\r\n".encode() + image)
     answer = await reader.read()
     writer.close()
@@ -32,7 +32,9 @@ async def ask(port: int, image: bytes, headers: str = "") -> Answer:
 async def leave(port: int, image: bytes, queued: asyncio.Event) -> None:
     """A client that sends a whole request, waits until it is queued, and hangs up."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(image)}\r\n\r\n".encode() + image)
+    writer.write(
+        f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(image)}\r\n\r\n".encode() + image
+    )
     await queued.wait()
     writer.close()
 

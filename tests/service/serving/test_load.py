@@ -86,9 +86,8 @@ def test_a_client_that_hangs_up_is_dropped(held_service: HeldService) -> None:
         first = hold(held_service, pool)
         queue = held_service.model.queues["forward"]
         connection = socket.create_connection(("127.0.0.1", held_service.port))
-        head = (
-            f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: {len(GREEN)}\r\n\r\n"
-        )
+        fields = f"Host: localhost\r\nContent-Type: image/png\r\nContent-Length: {len(GREEN)}"
+        head = f"POST /v1/predict HTTP/1.1\r\n{fields}\r\n\r\n"
         connection.sendall(head.encode() + GREEN)
         wait_for(lambda: queue.images == 1)
         connection.close()
@@ -126,7 +125,9 @@ def test_hundreds_of_clients_get_their_own_answers(held_service: HeldService) ->
             return post(held_service, RED, **{"X-Request-Timeout-Ms": "1"}).status_code in (200, 408, 504)
         if i % 10 == 7:
             with socket.create_connection(("127.0.0.1", held_service.port)) as connection:
-                connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 75\r\n\r\n" + RED[:40])
+                connection.sendall(
+                    b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 75\r\n\r\n" + RED[:40]
+                )
             return True
         response = post(held_service, colours[label])
         # A neighbour's poison is the whole batch's.

@@ -157,7 +157,9 @@ def test_a_body_that_arrives_after_the_swap_is_answered(held_service: HeldServic
     """A request that found the old version and is still being sent when it is replaced is answered by it."""
     leases = held_service.model.leases
     with socket.create_connection(("127.0.0.1", held_service.port), timeout=60) as connection:
-        head = f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(RED)}\r\n\r\n"
+        head = (
+            f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(RED)}\r\n\r\n"
+        )
         connection.sendall(head.encode() + RED[:20])
         wait_for(lambda: leases._held == 1)
         make_bundle(models, version=2)

@@ -1,12 +1,22 @@
 """/docs must work where there is no way out to a CDN."""
 
+import json
 import re
 
 import httpx
 
+from service.settings import Settings
+from service.web.app import create_app
 from service.web.openapi.document import OF_PREDICT
 from service.web.openapi.examples import DETAILS
-from service.web.v1.schemas import FailedItem, Prediction, PredictResponse, ProblemResponse
+from service.web.v1.schemas import (
+    FailedItem,
+    ModelInfo,
+    ModelsResponse,
+    Prediction,
+    PredictResponse,
+    ProblemResponse,
+)
 
 
 def test_docs_need_nothing_from_elsewhere(client: httpx.Client) -> None:
@@ -53,12 +63,33 @@ def test_the_examples_of_answers_fit_the_schema(client: httpx.Client) -> None:
     assert client.post("/v1/predict", json=example).json()["predictions"][0]["label"] == "red"
 
 
-def test_the_example_of_models_is_what_is_served(client: httpx.Client) -> None:
-    """/v1/models is documented with the models that are loaded; no route promises an answer that cannot come."""
+def test_the_examples_of_models_fit_the_schema(client: httpx.Client) -> None:
+    """/v1/models is documented with a model that validates and has all that is answered, field by field."""
     document = client.get("/openapi.json").json()
     paths = document["paths"]
     example = paths["/v1/models/{model}"]["get"]["responses"]["200"]["content"]["application/json"]["example"]
-    assert example == client.get("/v1/models/colours").json()
-    assert set(paths["/v1/models/{model}"]["get"]["responses"]) == {"200", "400", "401", "404", "503"}
+    served = client.get("/v1/models/colours").json()
+    assert ModelInfo.model_validate(example).model_dump(mode="json") == example
+    assert served["versions"][0].keys() == example["versions"][0].keys()
+    models = paths["/v1/models"]["get"]["responses"]["200"]["content"]["application/json"]["example"]
+    assert ModelsResponse.model_validate(models).models == [ModelInfo.model_validate(example)]
+    assert len(json.dumps(models)) < 5000
+
+
+def test_no_route_promises_an_answer_that_cannot_come(client: httpx.Client) -> None:
+    """The statuses of a route are those it can answer, and FastAPI's own errors are not among the schemas."""
+    document = client.get("/openapi.json").json()
+    paths = document["paths"]
+    assert set(paths["/v1/models/{model}"]["get"]["responses"]) == {"200", "400", "401", "404", "421", "503"}
     assert "HTTPValidationError" not in document["components"]["schemas"]
     assert "text/plain" in paths["/metrics"]["get"]["responses"]["200"]["content"]
+
+
+def test_the_document_tells_nothing_of_what_is_loaded(client: httpx.Client) -> None:
+    """It needs no key, so it is the same for a service that has no model loaded."""
+    document = client.get("/openapi.json")
+    empty = create_app(Settings(max_images=8, max_body_bytes=300_000))
+    assert document.json() == json.loads(json.dumps(empty.openapi()))
+    for version in client.get("/v1/models/colours").json()["versions"]:
+        assert version["graphs"]["forward"]["sha256"] not in document.text
+    assert "colours" not in document.text

@@ -12,7 +12,8 @@ from tests.service.serving.test_load import wait_for
 
 PNG = {"Content-Type": "image/png"}
 HALF = len(RED) // 2
-HEAD = f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: {len(RED)}\r\n\r\n".encode()
+FIELDS = f"Host: localhost\r\nContent-Type: image/png\r\nContent-Length: {len(RED)}"
+HEAD = f"POST /v1/predict HTTP/1.1\r\n{FIELDS}\r\n\r\n".encode()
 
 
 def begin(service: Service) -> socket.socket:

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import RED, Service, make_bundle
 
 HEAD_MS = 150
-GOOD = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+GOOD = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +66,10 @@ def problem_in(answer: bytes, status: int, kind: str) -> tuple[dict, dict]:
         b"GET / HTTP/9.9\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(60),
         b"GET /v1/models HTTP/1.1\r\nbad header\r\n\r\n",
-        b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"CONNECT example.org:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
     ids=["words", "version", "TLS", "header", "negative length", "two lengths", "path", "CONNECT"],
 )
@@ -81,7 +81,7 @@ def test_what_is_no_http_is_a_problem(service: Service, data: bytes) -> None:
 
 def test_a_request_id_is_kept_where_it_could_be_read(service: Service) -> None:
     """The id of a request that turns out malformed after its X-Request-Id is the client's own, also in the log."""
-    data = b"GET / HTTP/1.1\r\nX-Request-Id: broken-7\r\nHost: x\r\nbad header\r\n\r\n"
+    data = b"GET / HTTP/1.1\r\nX-Request-Id: broken-7\r\nHost: localhost\r\nbad header\r\n\r\n"
     headers, _ = problem_in(exchange(service, data), 400, "malformed-http")
     assert headers["x-request-id"] == "broken-7"
     service.wait_for_line("broken-7")
@@ -95,7 +95,7 @@ def test_malformed_http_on_v2_has_the_error_of_v2(service: Service) -> None:
 
 def test_a_head_that_never_ends_is_408(hurried: Service) -> None:
     """A client that begins a request and stops is told so after the head's time, and the connection is closed."""
-    answer = exchange(hurried, b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+    answer = exchange(hurried, b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
     _, problem = problem_in(answer, 408, "head-timeout")
     assert "0.15 s" in problem["detail"]
 
@@ -148,7 +148,7 @@ def test_a_head_without_end_is_431(service: Service) -> None:
 def test_after_all_this_the_service_answers(hurried: Service) -> None:
     """A good request in two pieces, its head split in the middle, is answered."""
     with connect(hurried) as connection:
-        connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Le")
+        connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Le")
         connection.sendall(b"ngth: %d\r\nContent-Type: image/png\r\n\r\n" % len(RED) + RED)
         answer = read_all(connection)
     assert answer.startswith(b"HTTP/1.1 200 ")
@@ -157,15 +157,19 @@ def test_after_all_this_the_service_answers(hurried: Service) -> None:
 
 def test_answers_without_a_body_and_in_parts_are_whole(service: Service) -> None:
     """HEAD, an expected 100 Continue and a file in many parts each come out as HTTP wants them."""
-    head = exchange(service, b"HEAD /docs/assets/swagger-ui.css HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    head = exchange(
+        service, b"HEAD /docs/assets/swagger-ui.css HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )
     assert head.startswith(b"HTTP/1.1 200 ")
     assert head.endswith(b"\r\n\r\n")
-    file = exchange(service, b"GET /docs/assets/swagger-ui.css HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    file = exchange(
+        service, b"GET /docs/assets/swagger-ui.css HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )
     length = re.search(rb"content-length: (\d+)", file)
     assert length is not None
     assert len(file.partition(b"\r\n\r\n")[2]) == int(length[1]) > 100_000
     with connect(service) as connection:
-        fields = f"Host: x\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: {len(RED)}\r\n\r\n"
+        fields = f"Host: localhost\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: {len(RED)}\r\n\r\n"
         connection.sendall(b"POST /v1/predict HTTP/1.1\r\n" + fields.encode())
         assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(RED)
