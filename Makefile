@@ -13,7 +13,7 @@ DURATION ?=
 FOREIGN ?= fashion_mnist
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test lint format types train bench bench-serving soak dashboards results clean
+.PHONY: help serve demo test lint format types train bench bench-serving soak attacks dashboards results clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ bench-serving: $(VENV)/.dev ## confgate beside other model servers (installs the
 
 soak: $(VENV)/.dev ## saturate the service with good and hostile requests (DURATION=seconds, default 30 minutes)
 	$(BIN)/python -m benchmarks.soak --seconds $(or $(DURATION),1800)
+
+attacks: $(VENV)/.dev ## attack the service with costly files and slow clients, and measure what others notice
+	$(BIN)/python -m benchmarks.attacks
 
 dashboards: $(VENV)/.dev ## regenerate docker/grafana/dashboards from its *_board.py
 	$(BIN)/python docker/grafana/generate.py

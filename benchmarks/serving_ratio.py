@@ -10,7 +10,6 @@ and the largest ratio over the rounds.
 
 import argparse
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.serving.load import LoadError, wrk_program
-from benchmarks.serving.processes import busy_share, suspend
+from benchmarks.serving.processes import busy_share, free_port, suspend
 from benchmarks.serving.rounds import Bench, Running
 from benchmarks.serving.servers import CONFGATE, ROOT, Server
 
@@ -40,12 +39,6 @@ def service_of(name: str, checkout: Path) -> Server:
     if not found or Path(found).resolve() != checkout / "service":
         raise LoadError(f"{checkout} is not a checkout of confgate: it has no package `service`")
     return replace(CONFGATE, name=f"ratio {name}", settings={"PYTHONPATH": str(checkout)})
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def measure(bench: Bench, pair: Sequence[Running], concurrency: int, rounds: int) -> list[tuple[float, float]]:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -44,6 +45,16 @@ def resident_bytes(root: int) -> int:
     return total
 
 
+def pss_bytes(root: int) -> int:
+    """Memory of a process and its descendants; what several of them share is counted once (proportional set size)."""
+    total = 0
+    for process in family(root):
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+            total += sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total
+
+
 def busy_share(seconds: float = 2.0) -> float:
     """The share of all CPUs in use right now: on a busy machine a benchmark measures the other programs."""
 
@@ -55,6 +66,12 @@ def busy_share(seconds: float = 2.0) -> float:
     time.sleep(seconds)
     total, idle = (after - then for after, then in zip(ticks(), before, strict=True))
     return 1 - idle / max(1, total)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def _fields(process: int) -> list[str]:

@@ -28,7 +28,7 @@ class Kind:
     echoes_id: bool = True
 
 
-def _noise(kind: str, size: tuple[int, int] = (200, 200)) -> bytes:
+def noise(kind: str, size: tuple[int, int] = (200, 200)) -> bytes:
     file = io.BytesIO()
     Image.effect_noise(size, 80).convert("RGB").save(file, kind)
     return file.getvalue()
@@ -52,12 +52,12 @@ def webp_claiming(width: int, height: int) -> bytes:
     return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
-PNG, JPEG = _noise("PNG"), _noise("JPEG")
+PNG, JPEG = noise("PNG"), noise("JPEG")
 PARTS = b'--x\r\nContent-Disposition: form-data; name="f"; filename="f"\r\n\r\n\r\n' * 20_000 + b"--x--\r\n"
 FORM = "multipart/form-data; boundary=x"
 
 
-def _post(body: bytes, content_type: str = "image/png", target: str = PREDICT, **headers: str) -> Sender:
+def post(body: bytes, content_type: str = "image/png", target: str = PREDICT, **headers: str) -> Sender:
     async def send(address: Address, request_id: str) -> Answer | None:
         data = request(target, body, content_type, request_id=request_id, close=True, **headers)
         return await exchange(address, data)
@@ -108,25 +108,25 @@ def kinds(body_seconds: float) -> tuple[Kind, ...]:
     """
     good = base64.b64encode(PNG).decode()
     table: list[tuple[str, Sender, set[int]]] = [
-        ("bomb: PNG of 400 megapixels", _post(png_claiming(20_000, 20_000)), {413}),
-        ("bomb: WebP of 256 megapixels", _post(webp_claiming(16_000, 16_000)), {413}),
-        ("truncated PNG", _post(PNG[: len(PNG) // 2]), {422}),
-        ("truncated JPEG", _post(JPEG[: len(JPEG) // 2]), {422}),
-        ("bytes flipped", _post(PNG[:60] + b"\xff" * 40 + PNG[100:]), {422}),
-        ("polyglot: PDF before a PNG", _post(b"%PDF-1.7 " + PNG), {422}),
-        ("polyglot: PNG before a ZIP", _post(PNG + b"PK\x03\x04<script>"), {200}),
-        ("polyglot: GIF before a script", _post(b"GIF89a/*" + b"\xff" * 40 + b"*/=1;alert(1)"), {422}),
-        ("text", _post(b"Dear service, what is this?"), {422}),
-        ("empty body", _post(b""), {400}),
-        ("20,000 empty parts", _post(PARTS, FORM), {413, 408}),
-        ("form without an end", _post(PARTS[:600], FORM), {400}),
-        ("JSON that is none", _post(b'{"images": [', "application/json"), {400}),
-        ("JSON with one bad image", _post(_json(good, "!"), "application/json"), {422}),
-        ("one bad image, partial", _post(_json(good, "!"), "application/json", f"{PREDICT}?partial=true"), {200}),
-        ("unknown model", _post(PNG, target=f"{PREDICT}?model=nope"), {404}),
-        ("unknown policy", _post(PNG, target=f"{PREDICT}?policy=nope"), {400}),
-        ("unknown type", _post(PNG, "text/html"), {415}),
-        ("deadline of 1 ms", _post(PNG, X_Request_Timeout_Ms="1"), {200, 408, 504}),
+        ("bomb: PNG of 400 megapixels", post(png_claiming(20_000, 20_000)), {413}),
+        ("bomb: WebP of 256 megapixels", post(webp_claiming(16_000, 16_000)), {413}),
+        ("truncated PNG", post(PNG[: len(PNG) // 2]), {422}),
+        ("truncated JPEG", post(JPEG[: len(JPEG) // 2]), {422}),
+        ("bytes flipped", post(PNG[:60] + b"\xff" * 40 + PNG[100:]), {422}),
+        ("polyglot: PDF before a PNG", post(b"%PDF-1.7 " + PNG), {422}),
+        ("polyglot: PNG before a ZIP", post(PNG + b"PK\x03\x04<script>"), {200}),
+        ("polyglot: GIF before a script", post(b"GIF89a/*" + b"\xff" * 40 + b"*/=1;alert(1)"), {422}),
+        ("text", post(b"Dear service, what is this?"), {422}),
+        ("empty body", post(b""), {400}),
+        ("20,000 empty parts", post(PARTS, FORM), {413, 408}),
+        ("form without an end", post(PARTS[:600], FORM), {400}),
+        ("JSON that is none", post(b'{"images": [', "application/json"), {400}),
+        ("JSON with one bad image", post(_json(good, "!"), "application/json"), {422}),
+        ("one bad image, partial", post(_json(good, "!"), "application/json", f"{PREDICT}?partial=true"), {200}),
+        ("unknown model", post(PNG, target=f"{PREDICT}?model=nope"), {404}),
+        ("unknown policy", post(PNG, target=f"{PREDICT}?policy=nope"), {400}),
+        ("unknown type", post(PNG, "text/html"), {415}),
+        ("deadline of 1 ms", post(PNG, X_Request_Timeout_Ms="1"), {200, 408, 504}),
         ("announced: 1 GB", _with_length(10**9), {413}),
         ("announced too much", _with_length(len(PNG) + 500), {408}),
         ("slow body that comes", _with_length(len(PNG), PNG, 10, body_seconds / 2), {200, 408}),
@@ -134,7 +134,7 @@ def kinds(body_seconds: float) -> tuple[Kind, ...]:
     ]
     nameless: list[tuple[str, bytes, set[int]]] = [
         ("not HTTP", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(60), {400}),
-        ("head without an end", b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX-Slow: a\r\n", {408}),
+        ("head without an end", b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: a\r\n", {408}),
         ("head of 100 KB", b"GET /v1/models HTTP/1.1\r\nX-Long: " + b"a" * 100_000, {431}),
     ]
     return (

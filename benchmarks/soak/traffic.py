@@ -10,6 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from benchmarks.soak.costly import costly_kinds, slow_readers
 from benchmarks.soak.hostile import Kind, kinds
 from benchmarks.soak.wire import Address, Answer, Broken, connected, exchange, expect_end, new_id, read_answer, request
 
@@ -18,6 +19,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SHED, LATE = 429, 504
 LONGEST_VISIT = 50
 MAX_NOTED = 50
+SLOW_READERS = 20
+# The share of costly ones among hostile requests. Some are 20 MB: more of them would crowd out all other kinds.
+COSTLY_SHARE = 0.03
 
 
 @dataclass
@@ -59,11 +63,11 @@ class Good:
 
 
 def good_bodies() -> list[tuple[bytes, str]]:
-    """Every image format, a large image, and all of them as one form."""
+    """Every image format that is accepted unless told otherwise, a large image, and all of them as one form."""
     bodies: list[tuple[bytes, str]] = []
     for file in sorted(EXAMPLES.glob("*.png")):
         picture = Image.open(file).convert("RGB")
-        for kind in ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF"):
+        for kind in ("PNG", "JPEG", "WEBP", "GIF"):
             encoded = io.BytesIO()
             picture.save(encoded, kind)
             bodies.append((encoded.getvalue(), f"image/{kind.lower()}"))
@@ -99,6 +103,8 @@ class Traffic:
         self._address = address
         self._good = good
         self._kinds = kinds(body_seconds)
+        self._costly = costly_kinds()
+        self._slow_readers = slow_readers()
         self._random = random.Random(seed)
         self._over = asyncio.Event()
 
@@ -106,13 +112,15 @@ class Traffic:
         """Runs all clients for that long; each finishes the requests it has begun."""
         jobs = [asyncio.create_task(self._polite()) for _ in range(polite)]
         jobs += [asyncio.create_task(self._hostile()) for _ in range(hostile)]
+        jobs += [asyncio.create_task(self._slow_reader()) for _ in range(SLOW_READERS)]
         await asyncio.sleep(seconds)
         self._over.set()
         await asyncio.gather(*jobs)
 
     async def every_kind_once(self) -> None:
-        """Sends every hostile kind once, all at the same time."""
+        """Sends every hostile kind once: all at the same time, then all costly and slow ones."""
         await asyncio.gather(*(self._offend(kind) for kind in self._kinds))
+        await asyncio.gather(*(self._offend(kind) for kind in (*self._costly, *self._slow_readers)))
 
     async def _polite(self) -> None:
         while not self._over.is_set():
@@ -149,8 +157,13 @@ class Traffic:
 
     async def _hostile(self) -> None:
         while not self._over.is_set():
-            await self._offend(self._random.choice(self._kinds))
+            costly = self._random.random() < COSTLY_SHARE
+            await self._offend(self._random.choice(self._costly if costly else self._kinds))
             await asyncio.sleep(self._random.random() * 0.05)
+
+    async def _slow_reader(self) -> None:
+        while not self._over.is_set():
+            await self._offend(self._random.choice(self._slow_readers))
 
     async def _offend(self, kind: Kind) -> None:
         self.tally.sent += 1

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from benchmarks.serving.processes import resident_bytes
+from benchmarks.serving.processes import pss_bytes
 
 ROOT = Path(__file__).parents[2]
 SAMPLE_SECONDS = 1.0
@@ -58,9 +58,11 @@ class WatchedService:
     def start_sampling(self) -> None:
         self._threads[1].start()
 
+    def stop_sampling(self) -> None:
+        self._stop.set()
+
     def stop(self) -> int:
         """Stops the service with SIGTERM, as an orchestrator does; returns its exit code."""
-        self._stop.set()
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(120)
 
@@ -79,7 +81,7 @@ class WatchedService:
         started = time.monotonic()
         while not self._stop.wait(SAMPLE_SECONDS):
             with contextlib.suppress(OSError):
-                self.memory.append((time.monotonic() - started, resident_bytes(self.process.pid)))
+                self.memory.append((time.monotonic() - started, pss_bytes(self.process.pid)))
 
 
 def _is_complaint(line: str) -> bool:
@@ -90,11 +92,14 @@ def _is_complaint(line: str) -> bool:
         return True
 
 
-def window_means(memory: list[tuple[float, int]], seconds: float) -> tuple[float, float] | None:
-    """Mean resident bytes of the first and of the last `seconds`; None if the two overlap."""
+def window_floors(memory: list[tuple[float, int]], seconds: float) -> tuple[float, float] | None:
+    """The lower quartile of the memory in the first and in the last `seconds`; None if the two overlap.
+
+    What large images take while they are decoded comes and goes, and is bounded by a budget. A leak raises the floor.
+    """
     if not memory or memory[-1][0] < 2 * seconds:
         return None
     end = memory[-1][0]
-    first = [size for at, size in memory if at <= seconds]
-    last = [size for at, size in memory if at >= end - seconds]
-    return sum(first) / len(first), sum(last) / len(last)
+    first = sorted(size for at, size in memory if at <= seconds)
+    last = sorted(size for at, size in memory if at >= end - seconds)
+    return first[len(first) // 4], last[len(last) // 4]

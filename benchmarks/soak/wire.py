@@ -39,7 +39,7 @@ def new_id() -> str:
 
 
 def head(method: str, target: str, headers: dict[str, str]) -> bytes:
-    lines = [f"{method} {target} HTTP/1.1", "Host: localhost", *(f"{name}: {value}" for name, value in headers.items())]
+    lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1", *(f"{name}: {value}" for name, value in headers.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
