@@ -124,7 +124,13 @@ class Settings(BaseSettings):
         5, ge=1, le=600, description="CPU time for decoding one image in such a process; then it is stopped."
     )
     max_requests: int = Field(
-        1024, ge=1, le=1_000_000, description="Most requests in flight; beyond that they get 429."
+        1024, ge=1, le=1_000_000, description="Most requests for predictions in flight; beyond that they get 429."
+    )
+    max_connections: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="Most open connections; 0 means half of what the limit of open files allows, at most 4096.",
     )
     request_timeout_ms: int = Field(
         10_000, ge=1, le=600_000, description="Time for an answer, unless X-Request-Timeout-Ms says otherwise."
@@ -132,6 +138,13 @@ class Settings(BaseSettings):
     body_timeout_ms: int = Field(10_000, ge=1, le=600_000, description="Time for a request's head, and then its body.")
     metrics_cache_ms: int = Field(
         1000, ge=0, le=60_000, description="How old an answer of /metrics may be: it is written at most that often."
+    )
+    write_timeout_ms: int = Field(
+        10_000, ge=1, le=600_000, description="Time in which a client must read its answer, or 64 KiB more of it."
+    )
+    # Longer than load balancers keep theirs: the side that opened a connection should close it.
+    keep_alive_seconds: int = Field(
+        75, ge=1, le=3600, description="Time after which a connection without a new request is closed."
     )
     drain_seconds: float = Field(
         20.0, ge=0, le=3600, description="Time for requests in flight to finish after SIGTERM."

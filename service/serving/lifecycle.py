@@ -9,5 +9,6 @@ class Lifecycle:
 
     ready: bool = False
     draining: bool = False
-    in_flight: int = 0
+    in_flight: int = 0  # all requests, also those without a key
+    predictions_in_flight: int = 0  # those that `max_requests` limits
     start_error: str | None = None

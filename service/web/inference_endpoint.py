@@ -143,10 +143,13 @@ class Exchange:
         endpoint = self._endpoint
         if endpoint.lifecycle.draining:
             raise errors.NotReady("the service is shutting down: send the request to another replica")
-        if endpoint.lifecycle.in_flight > endpoint.settings.max_requests:
+        if endpoint.lifecycle.predictions_in_flight >= endpoint.settings.max_requests:
             raise errors.QueueFull(
                 f"{endpoint.settings.max_requests} requests are in flight already; try again in 1 s", retry_after=1
             )
+        # Until the answer is sent: see `RequestContext`.
+        endpoint.lifecycle.predictions_in_flight += 1
+        self._context.prediction = True
         model = endpoint.registry.get(name, version)
         self._leases = model.leases
         self._leases.take()

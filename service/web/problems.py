@@ -29,6 +29,7 @@ INTERNAL = Problem(500, "internal", "The service made a mistake")
 NOT_HTTP = Problem(400, "malformed-http", "The request is not HTTP")
 HEAD_TIMEOUT = Problem(408, "head-timeout", "The request's head did not arrive in time")
 HEAD_TOO_LARGE = Problem(431, "head-too-large", "The request's head is larger than is allowed")
+TOO_MANY_CONNECTIONS = Problem(503, "too-many-connections", "Too many connections are in use")
 PROBLEMS: dict[type[errors.RequestError], Problem] = {
     errors.MalformedRequest: Problem(400, "malformed-request", "The request cannot be understood"),
     errors.Unauthorised: Problem(401, "unauthorised", "An API key is needed"),

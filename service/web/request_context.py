@@ -28,6 +28,8 @@ class Context:
     log: dict[str, Any] = field(default_factory=dict)
     # The caller (`service.web.auth.Caller`); None on public paths.
     caller: object = None
+    # Whether it is one of `Lifecycle.predictions_in_flight`.
+    prediction: bool = False
 
 
 def context_of(scope: Scope) -> Context:
@@ -66,6 +68,8 @@ class RequestContext:
             await self._app(scope, receive, send_identified)
         finally:
             self._lifecycle.in_flight -= 1
+            if context.prediction:
+                self._lifecycle.predictions_in_flight -= 1
             if self._access_log:
                 write_line(scope, context.request_id, context.started, status, traceparent, context.log)
 

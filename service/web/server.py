@@ -11,6 +11,7 @@ import uvicorn
 from service.serving.lifecycle import Lifecycle
 from service.settings import Settings
 from service.web.app import Application
+from service.web.connections import Connections, connection_limit, listen_backlog
 from service.web.uvicorn_protocol import strict_protocol
 
 SWITCH_SECONDS = 0.0005
@@ -24,21 +25,23 @@ class DrainingServer(uvicorn.Server):
     """Serves one application until SIGTERM or SIGINT."""
 
     def __init__(self, app: Application, settings: Settings) -> None:
+        connections = Connections(connection_limit(settings.max_connections))
+        timeouts = settings.body_timeout_ms / 1000, settings.write_timeout_ms / 1000
         super().__init__(
             uvicorn.Config(
                 app,
                 host=settings.host,
                 port=settings.port,
                 lifespan="on",
-                http=strict_protocol(settings.body_timeout_ms / 1000),
+                http=strict_protocol(*timeouts, connections),
+                backlog=listen_backlog(connections.limit),
                 ws="none",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 # What X-Forwarded-For says must not make a remote client look local.
                 proxy_headers=False,
-                # Longer than load balancers keep theirs: the side that opened a connection should close it.
-                timeout_keep_alive=75,
+                timeout_keep_alive=settings.keep_alive_seconds,
                 timeout_graceful_shutdown=1,
             )
         )

@@ -2,17 +2,26 @@
 
 import json
 import re
+import shutil
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.conftest import RED, Service, make_bundle
+from tests.conftest import OPERATOR, RED, Service, make_bundle
+from tests.service.conftest import HeldService
 
 HEAD_MS = 150
 GOOD = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LAST = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+CHUNKED = (
+    b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+CHUNK = b"%x\r\n%s\r\n" % (len(RED), RED)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +34,7 @@ def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     assert running.stop() == 0
 
 
-def connect(service: Service) -> socket.socket:
+def connect(service: Service | HeldService) -> socket.socket:
     address = urlsplit(service.url)
     return socket.create_connection((address.hostname, address.port), timeout=30)
 
@@ -174,3 +183,144 @@ def test_answers_without_a_body_and_in_parts_are_whole(service: Service) -> None
         assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(RED)
         assert read_all(connection).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        CHUNKED + CHUNK + b"0\r\nX-Checksum: 7\r\n\r\n",
+        b"GET /v1/gates HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + f"0\r\nX-API-Key: {OPERATOR}\r\n\r\n".encode(),
+    ],
+    ids=["checksum", "key"],
+)
+def test_trailers_are_refused(service: Service, request_bytes: bytes) -> None:
+    """Fields after a chunked body never become headers: the request is refused and the connection closed."""
+    _, problem = problem_in(exchange(service, request_bytes), 400, "malformed-http")
+    assert "trailers" in problem["detail"]
+
+
+@pytest.mark.parametrize("piece", [b"X: 1\r\n" * 8192, b"x" * 65536], ids=["many fields", "one long field"])
+def test_endless_trailers_are_cut_off(service: Service, piece: bytes) -> None:
+    """Whether many or one without end, trailers are not gathered: the connection is closed after the first."""
+    with connect(service) as connection:
+        connection.sendall(CHUNKED + CHUNK + b"0\r\nX-First: ")
+        with pytest.raises(OSError, match=r"reset|Broken"):  # noqa: PT012 - one of many sends will fail
+            for _ in range(300):
+                connection.sendall(piece)
+
+
+def test_a_chunked_body_may_come_byte_by_byte(service: Service) -> None:
+    """Wherever a chunked body is cut into pieces, it is read whole."""
+    half = len(RED) // 2
+    pieces = [b"%x\r\n%s\r\n" % (len(part), part) for part in (RED[:half], RED[half:])]
+    with connect(service) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(CHUNKED.replace(b"Host: localhost", b"Host: localhost\r\nConnection: close"))
+        for byte in b"".join(pieces) + b"0\r\n\r\n":
+            connection.sendall(bytes([byte]))
+            time.sleep(0.0005)
+        assert b'"label":"red"' in read_all(connection)
+
+
+UPGRADES = {
+    "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n",
+    "websocket": b"Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", UPGRADES)
+@pytest.mark.parametrize("cut", [40, 130, -20, None])
+def test_an_upgrade_is_ignored(service: Service, kind: str, cut: int | None) -> None:
+    """A request that offers another protocol is answered over HTTP/1.1, with its body, and so are those after it."""
+    head = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\n%sContent-Type: image/png\r\nContent-Length: %d\r\n\r\n"
+    request = head % (UPGRADES[kind], len(RED)) + RED
+    with connect(service) as connection:
+        connection.sendall(GOOD + request[:cut])
+        if cut is not None:
+            time.sleep(0.02)
+            connection.sendall(request[cut:])
+        connection.sendall(request + LAST)
+        answer = read_all(connection)
+    assert answer.count(b"HTTP/1.1 200 ") == 4
+    assert answer.count(b'"label":"red"') == 2
+
+
+def test_an_upgrade_smuggles_nothing(service: Service) -> None:
+    """What an upgrade hides from the parser is held to the same rules as any other request."""
+    two_lengths = b"POST / HTTP/1.1\r\n%sContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n" % UPGRADES["h2c"]
+    trailer = CHUNKED.replace(b"Host: localhost\r\n", UPGRADES["h2c"]) + CHUNK + b"0\r\nX-API-Key: a\r\n\r\n"
+    for request in (two_lengths, trailer):
+        problem_in(exchange(service, request), 400, "malformed-http")
+
+
+JAVA = """
+import java.net.URI;
+import java.net.http.*;
+import java.nio.file.*;
+
+class Post {
+    public static void main(String[] arguments) throws Exception {
+        var client = HttpClient.newHttpClient();
+        for (int i = 0; i < 3; i++) {
+            var body = HttpRequest.BodyPublishers.ofFile(Path.of(arguments[1]));
+            var request = HttpRequest.newBuilder(URI.create(arguments[0])).header("Content-Type", "image/png");
+            var response = client.send(request.POST(body).build(), HttpResponse.BodyHandlers.ofString());
+            System.out.println(response.statusCode() + response.body());
+        }
+    }
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="needs a JDK, whose HTTP client offers an upgrade to HTTP/2")
+def test_the_http_client_of_java_gets_its_answer(service: Service, tmp_path: Path) -> None:
+    """The default HTTP client of the JDK, which offers h2c with every request, can post images."""
+    (tmp_path / "Post.java").write_text(JAVA)
+    (tmp_path / "red.png").write_bytes(RED)
+    command = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "Post.java", f"{service.url}/v1/predict", "red.png"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3, done.stderr
+    assert all(line.startswith("200") and '"label":"red"' in line for line in lines)
+
+
+def test_a_body_is_not_counted_as_the_next_head(held_service: HeldService) -> None:
+    """A long body and the beginning of the next request may be read together: only the head's bytes are limited."""
+    head = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n"
+    held_service.held.go_on.clear()
+    with connect(held_service) as connection:
+        # While the first request is in flight, the rest stays unread; then it is read at once.
+        connection.sendall(head % len(RED) + RED + head % 200_000)
+        held_service.held.wait_until_entered()
+        connection.sendall(bytes(200_000) + LAST[:20])
+        held_service.held.go_on.set()
+        answer = b""
+        while b"HTTP/1.1 422" not in answer:
+            received = connection.recv(65536)
+            assert received
+            answer += received
+        connection.sendall(LAST[20:])
+        answer += read_all(connection)
+    assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"200", b"422", b"200"]
+
+
+def test_a_head_without_end_is_431_also_after_another_request(service: Service) -> None:
+    """A head whose beginning came together with another request is limited too."""
+    with connect(service) as connection:
+        connection.sendall(GOOD + b"GET /v1/models HTTP/1.1\r\nX-Long: ")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+        for _ in range(2):
+            connection.sendall(b"a" * 35_000)
+            time.sleep(0.02)
+        problem_in(read_all(connection), 431, "head-too-large")
+
+
+def test_few_requests_are_read_ahead(service: Service) -> None:
+    """Of a thousand requests sent together a part is answered, in order; the last answer says that it is the last."""
+    with connect(service) as connection:
+        connection.sendall(1000 * GOOD)
+        connection.shutdown(socket.SHUT_WR)
+        answer = read_all(connection)
+    assert 10 < answer.count(b"HTTP/1.1 200 ") < 100
+    assert b"connection: close" in answer[answer.rindex(b"HTTP/1.1 200 ") :]
