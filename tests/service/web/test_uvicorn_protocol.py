@@ -289,11 +289,12 @@ def test_a_body_is_not_counted_as_the_next_head(held_service: HeldService) -> No
         held_service.held.wait_until_entered()
         connection.sendall(bytes(200_000) + LAST[:20])
         held_service.held.go_on.set()
-        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
-        answer = connection.recv(65536)
+        answer = b""
+        while answer.count(b"HTTP/1.1 ") < 2 and (received := connection.recv(65536)):
+            answer += received
         connection.sendall(LAST[20:])
         answer += read_all(connection)
-    assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"422", b"200"]
+    assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"200", b"422", b"200"]
 
 
 def test_a_head_without_end_is_431_also_after_another_request(service: Service) -> None:
