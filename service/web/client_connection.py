@@ -68,11 +68,6 @@ class ClientConnection(HttpToolsProtocol):
                 cycle.disconnected = True
                 cycle.message_event.set()
 
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
-        if not self.pipeline:
-            self._answering = self.cycle
-
     def on_response_complete(self) -> None:
         self._answers.flush()
         if self.pipeline:

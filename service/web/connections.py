@@ -91,8 +91,10 @@ class Connections:
         self._stalled.pop(connection, None)
 
     def request_begins(self, connection: Connection) -> None:
-        self._without_request.pop(connection, None)
-        self._idle.pop(connection, None)
+        if connection in self._idle:  # the usual case
+            del self._idle[connection]
+        else:
+            self._without_request.pop(connection, None)
 
     def answered(self, connection: Connection) -> None:
         """The client has its answer, and nothing else is to be done for it."""

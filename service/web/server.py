@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import socket
 import sys
 import time
 from types import FrameType
@@ -19,6 +20,8 @@ SWITCH_SECONDS = 0.0005
 # run many times a second, over everything that was loaded at the start. With this many it runs now and then, at the
 # cost of a few megabytes.
 COLLECT_AFTER = 20_000
+# The kernel would take megabytes of an answer that a client does not read, and count them as memory of the service.
+UNSENT_BYTES = 131_072
 
 
 class DrainingServer(uvicorn.Server):
@@ -52,6 +55,13 @@ class DrainingServer(uvicorn.Server):
         self._lifecycle: Lifecycle = app.state.lifecycle
         self._drain_seconds = settings.drain_seconds
         self._drained_by = 0.0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        # Connections inherit it from the sockets that listen.
+        for listener in (one for server in self.servers for one in server.sockets):
+            if hasattr(socket, "TCP_NOTSENT_LOWAT") and listener.family in (socket.AF_INET, socket.AF_INET6):
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._lifecycle.draining or not self._lifecycle.ready:

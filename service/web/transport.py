@@ -24,6 +24,7 @@ class AnswerTransport:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._head = b""
+        self.is_closing = transport.is_closing  # asked at every request, and found faster than by `__getattr__`
         # A write that the kernel takes whole, as almost all are, costs nothing more. Any other pauses the protocol, so
         # no answer waits unnoticed for a client that does not read.
         transport.set_write_buffer_limits(high=0)

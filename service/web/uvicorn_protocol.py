@@ -15,6 +15,7 @@ from http import HTTPStatus
 from typing import Any
 
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from service.web.client_connection import ClientConnection
@@ -148,7 +149,7 @@ class StrictHttpProtocol(ClientConnection):
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 raise _Refused(NOT_HTTP, NOT_HTTP_DETAIL)
-            self._upgrade_offered = True  # the parser stops after this, and `_ignore_upgrade` goes on
+            self._upgrade_offered = True  # the parser stops after this, and `_feed` goes on
             return
         self._in_head = False
         self._forget_timer()
@@ -163,14 +164,33 @@ class StrictHttpProtocol(ClientConnection):
                 raise _Refused(TOO_MANY_CONNECTIONS, detail)
         super().on_headers_complete()
         self._in_body = True
+        if not self.pipeline:
+            self._answering = self.cycle
         # The scope keeps its list. Fields that follow the body go into this one, and never become headers.
         self.headers = []
         if not self._has_place:
             self.cycle.keep_alive = False
 
+    # These two are uvicorn's without its question about an upgrade.
+
     def on_body(self, body: bytes) -> None:
         self._after_chunk_head = None
-        super().on_body(body)
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
+
+    def on_message_complete(self) -> None:
+        if self._upgrade_offered:
+            return
+        self._in_body = False
+        self._message_ended = True
+        if not self.cycle.response_complete:
+            self.cycle.more_body = False
+            self.cycle.message_event.set()
 
     def on_chunk_header(self) -> None:
         self._after_chunk_head = -1
@@ -179,13 +199,6 @@ class StrictHttpProtocol(ClientConnection):
         self._after_chunk_head = None
         if self.headers:
             raise _Refused(NOT_HTTP, TRAILER_DETAIL)
-
-    def on_message_complete(self) -> None:
-        if self._upgrade_offered:
-            return
-        self._in_body = False
-        self._message_ended = True
-        super().on_message_complete()
 
     def _count_head(self, received: int) -> None:
         self._head_bytes += received

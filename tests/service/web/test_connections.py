@@ -237,6 +237,21 @@ def test_a_half_closed_client_gets_its_answer(held_service: HeldService) -> None
         assert first.result().status_code == 200
 
 
+def test_a_half_closed_client_of_http_1_0_gets_one_answer(held_service: HeldService) -> None:
+    """HTTP/1.0 has no interim answers, so such a client gets none."""
+    with ThreadPoolExecutor(1) as pool, connect(held_service) as connection:
+        first = hold(held_service, pool)
+        connection.sendall(GREEN_REQUEST.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        connection.shutdown(socket.SHUT_WR)
+        wait_for(lambda: held_service.model.queues["forward"].images == 1)
+        time.sleep(0.3)  # the service begins to watch for a disconnect
+        held_service.held.go_on.set()
+        answer = read_all(connection)
+        assert first.result().status_code == 200
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b'"label":"green"' in answer
+
+
 def test_half_closed_clients_that_sent_ahead_get_all_answers(held_service: HeldService) -> None:
     """Of two requests that were sent together before the sending side was shut down, both are answered."""
     with ThreadPoolExecutor(1) as pool, connect(held_service) as connection:
