@@ -29,13 +29,13 @@ GREEN_REQUEST = (
     + b"Content-Length: %d\r\n\r\n" % len(GREEN)
     + GREEN
 )
-WRITE_MS = 1500
+WRITE_MS = 1000
 KEY, KEY_LINE = new_key("good", "client")
 
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service that needs a key, allows two requests in flight, and waits 1.5 s for a client that does not read."""
+    """A service that needs a key, allows two requests in flight, and waits 1 s for a client that does not read."""
     models = tmp_path_factory.mktemp("strict") / "models"
     make_bundle(models)
     flags = ("--api-keys", KEY_LINE, "--max-requests", "2", "--write-timeout-ms", str(WRITE_MS))
@@ -128,11 +128,11 @@ def test_who_reads_slowly_is_not_disconnected(strict: Service) -> None:
     """A client that needs longer than the write timeout for its answers, but reads all the while, gets them whole."""
     started = time.monotonic()
     answer = b""
-    with connect(strict, 4 * ASSET, receive_buffer=65536) as connection:
-        while answer.count(b"HTTP/1.1 200 ") < 4 and (received := connection.recv(131072)):
+    with connect(strict, 3 * ASSET, receive_buffer=65536) as connection:
+        while answer.count(b"HTTP/1.1 200 ") < 3 and (received := connection.recv(131072)):
             answer += received
             time.sleep(0.05)
-    assert answer.count(b"HTTP/1.1 200 ") == 4
+    assert answer.count(b"HTTP/1.1 200 ") == 3
     assert time.monotonic() - started > WRITE_MS / 1000
 
 
