@@ -25,7 +25,7 @@ from tests.running_service import Service
 
 
 def test_an_attack_and_the_other_clients_are_all_answered(models: Path, tmp_path: Path) -> None:
-    """The attacker gets its 413s, and the three others are measured meanwhile, each in a process of its own."""
+    """The attacker gets its 413s, and the others are measured meanwhile, each in a process of its own."""
     make_bundle(models)
     attack, request = Attack("scans", lambda: post("image/jpeg", many_scans(side=1000)), 4), tmp_path / "attack"
     request.write_bytes(attack.make())
