@@ -126,7 +126,7 @@ class Batcher(Generic[Row]):
         with self._lock:
             if self._closed:
                 raise NotReady(UNLOADED)
-            if self._images + images > self.max_queue:
+            if self._images + images > self._room_for(images):
                 wait = max(1, math.ceil(self._images * self._seconds_per_image))
                 raise QueueFull(
                     f"{self._images} images are waiting and there is room for {self.max_queue}; try again in {wait} s",
@@ -134,6 +134,11 @@ class Batcher(Generic[Row]):
                 )
             self._images += images
         return Ticket(self, images, deadline)
+
+    def _room_for(self, images: int) -> int:
+        """A part of the queue is kept for requests with one image, which those with many must not shut out."""
+        reserve = self.max_queue // 8
+        return self.max_queue if images == 1 or images + reserve > self.max_queue else self.max_queue - reserve
 
     def put(self, ticket: Ticket[Row], place: int, image: Pixels) -> None:
         """From any thread: adds an image to the queue. Its batch may hold images of other requests."""

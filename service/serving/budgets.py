@@ -1,7 +1,4 @@
-"""Bytes in flight, and how many there may be: of request bodies, and of images while they are decoded."""
-
-import threading
-from collections.abc import Callable
+"""Memory in flight, and how much there may be: of request bodies, and of images while they are decoded."""
 
 from service.errors import MemoryBudgetExceeded
 from service.memory import usable_memory
@@ -42,27 +39,3 @@ class BodyBudget:
 
     def give_back(self, size: int) -> None:
         self.held -= size
-
-
-class DecodeBudget:
-    """The memory of all images that are being decoded in worker processes; from any thread."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._held = 0
-        self._changed = threading.Condition()
-
-    def take(self, size: int, is_over: Callable[[], bool]) -> bool:
-        """Waits until there is room; False if the request is over before. `size` must not exceed the limit."""
-        with self._changed:
-            while self._held + size > self.limit:
-                if is_over():
-                    return False
-                self._changed.wait(LOOK_SECONDS)
-            self._held += size
-            return True
-
-    def give_back(self, size: int) -> None:
-        with self._changed:
-            self._held -= size
-            self._changed.notify_all()

@@ -23,6 +23,10 @@ class DecodePool:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def size(self) -> int:
+        return len(self._threads)
+
     def submit(self, job: Callable[..., None], *arguments: Any) -> None:
         """From any thread; the job says for itself what came of it."""
         self._jobs.put((job, arguments))

@@ -1,8 +1,7 @@
 """Decoding in worker processes, for images that take more than a few milliseconds: it can be stopped there.
 
 A few threads hand jobs to as many workers. A worker that exceeds its CPU time or memory dies and is replaced; one whose
-request is over is killed. Images wait first in, first out, and no longer than their deadline: an image that could not
-be decoded in time is refused at once.
+request is over is killed. An image that could not be decoded by its deadline is refused at once.
 """
 
 import logging
@@ -10,31 +9,35 @@ import os
 import socket
 import threading
 import time
+from bisect import insort
+from operator import attrgetter
 from queue import Empty, SimpleQueue
 
 from service.errors import InferenceFailed, QueueFull, RequestError, TooLarge
 from service.model.headers import Header
 from service.model.images import Pixels
-from service.serving.budgets import LOOK_SECONDS, DecodeBudget
+from service.serving.budgets import LOOK_SECONDS
 from service.serving.worker_process import Job, Nursery, Worker, WorkerLimits
 
 log = logging.getLogger("confgate")
 
 # An image that takes longer to decode goes to a worker; others are decoded in a thread of the service.
-THREAD_SECONDS = 0.01
+THREAD_SECONDS = 0.006
 SHRINK_SECONDS = 30.0
 
 
 class DecodeWorkers:
-    """Threads, each with a worker process of its own, and one queue of jobs."""
+    """Threads, each with a worker process of its own, and the jobs that wait for them.
+
+    The cheapest job that fits into the memory goes first: a photo does not wait behind files made to be slow.
+    """
 
     def __init__(self, workers: int, limits: WorkerLimits) -> None:
         self._limits = limits
-        self._budget = DecodeBudget(limits.memory_bytes)
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._waiting: list[Job] = []  # cheapest first
+        self._running: list[Job] = []
         self._starting = threading.Lock()  # its own, because starting takes a while and `submit` must not wait
-        self._waiting_seconds = 0.0
         self._closed = False
         self._nursery: Nursery | None = None
         self._workers: set[Worker] = set()
@@ -57,9 +60,9 @@ class DecodeWorkers:
                 f"decoding the image takes about {needed // 1_000_000} MB of memory; {allowed // 1_000_000} MB are "
                 "allowed (the setting `decoding_mb`): send a smaller image"
             )
-        job.seconds = job.header.decode_seconds
-        with self._lock:
-            wait = self._waiting_seconds / len(self._threads)
+        with self._changed:
+            ahead = [*self._running, *(other for other in self._waiting if other.seconds <= job.seconds)]
+            wait = sum(other.seconds for other in ahead) / len(self._threads)
             if time.monotonic() + wait + job.seconds > deadline:
                 retry_after = max(1, round(wait))
                 raise QueueFull(
@@ -67,8 +70,8 @@ class DecodeWorkers:
                     f"in {retry_after} s",
                     retry_after=retry_after,
                 )
-            self._waiting_seconds += job.seconds
-        self._jobs.put(job)
+            insort(self._waiting, job, key=attrgetter("seconds"))
+            self._changed.notify()
 
     def shrink(self, encoded: bytes, header: Header, side: int, max_pixels: int) -> Pixels:
         """Waits for an image with no side longer than `side`; raises RequestError."""
@@ -86,12 +89,11 @@ class DecodeWorkers:
 
     def close(self) -> None:
         """Kills the workers; images that wait are dropped."""
-        with self._lock:
+        with self._changed:
             self._closed = True
             for worker in self._workers:
                 worker.kill()
-        for _ in self._threads:
-            self._jobs.put(None)
+            self._changed.notify_all()
         for thread in self._threads:
             thread.join(LOOK_SECONDS * 20)
         if self._nursery is not None:
@@ -99,7 +101,7 @@ class DecodeWorkers:
 
     def _run(self) -> None:
         worker: Worker | None = None
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next()) is not None:
             try:
                 worker = self._decode(job, worker)
             except Exception:
@@ -110,32 +112,43 @@ class DecodeWorkers:
                 worker = None
                 job.done(InferenceFailed("the image could not be decoded; the service's log says why"))
             finally:
-                with self._lock:
-                    self._waiting_seconds -= job.seconds
+                with self._changed:
+                    self._running.remove(job)
+                    self._changed.notify_all()
             del job
+
+    def _next(self) -> Job | None:
+        """Waits for a job that fits into the memory which the running ones leave; None when the service stops."""
+        with self._changed:
+            while not self._closed:
+                self._waiting = [job for job in self._waiting if not job.is_over()]
+                room = self._limits.memory_bytes - sum(job.header.decode_bytes for job in self._running)
+                job = next((job for job in self._waiting if job.header.decode_bytes <= room), None)
+                if job is not None:
+                    self._waiting.remove(job)
+                    self._running.append(job)
+                    return job
+                # Jobs that wait for room may be over before there is any.
+                self._changed.wait(LOOK_SECONDS if self._waiting else None)
+            return None
 
     def _decode(self, job: Job, worker: Worker | None) -> Worker | None:
         """Answers one job; returns the worker for the next, None if it must be replaced."""
-        if job.is_over() or not self._budget.take(job.header.decode_bytes, job.is_over):
-            return worker
+        worker = worker or self._new_worker()
         try:
-            worker = worker or self._new_worker()
-            try:
-                job.done(worker.decode(job))
-                return worker
-            except (OSError, EOFError):
-                if not self._closed and not job.is_over():
-                    log.warning("a decoding worker was stopped", extra={"format": job.header.format})
-                job.done(
-                    TooLarge(
-                        f"decoding the image was stopped: it took more than {self._limits.cpu_seconds} s of CPU "
-                        "time, or more memory than is allowed"
-                    )
+            job.done(worker.decode(job))
+            return worker
+        except (OSError, EOFError):
+            if not self._closed and not job.is_over():
+                log.warning("a decoding worker was stopped", extra={"format": job.header.format})
+            job.done(
+                TooLarge(
+                    f"decoding the image was stopped: it took more than {self._limits.cpu_seconds} s of CPU time, or "
+                    "more memory than is allowed"
                 )
-                self._discard(worker)
-                return None
-        finally:
-            self._budget.give_back(job.header.decode_bytes)
+            )
+            self._discard(worker)
+            return None
 
     def _new_worker(self) -> Worker:
         with self._starting:
@@ -144,12 +157,12 @@ class DecodeWorkers:
             if self._nursery is None or not self._nursery.alive:
                 self._nursery = Nursery(self._limits)
             worker = self._nursery.fork()
-        with self._lock:
+        with self._changed:
             self._workers.add(worker)
         return worker
 
     def _discard(self, worker: Worker | None) -> None:
         if worker is not None:
             worker.kill()
-            with self._lock:
+            with self._changed:
                 self._workers.discard(worker)

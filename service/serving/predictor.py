@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial as bound
 
@@ -18,6 +19,7 @@ from service.serving.decode_workers import THREAD_SECONDS, DecodeWorkers
 from service.serving.served_model import Model
 from service.serving.worker_process import Job
 
+Encoded = deque[tuple[int, bytes]]  # images of a request that are still to be decoded, each with its place
 # Called for each refused image: model, gate, the image as it came, its reading, and the request's id.
 OnRefused = Callable[[Model, Gate, bytes | Pixels, Reading, str], None]
 
@@ -51,14 +53,16 @@ class Predictor:
         """One decision for each image. A bad image fails the request, or with `partial` only itself."""
         queue = model.queues["perturbed" if preprocess or gate.score in PREPROCESSED_SCORES else "forward"]
         with queue.admit(len(images), deadline) as ticket:
+            encoded: Encoded = deque()
             for place, image in enumerate(images):
                 if isinstance(image, RequestError):
                     queue.refuse(ticket, place, image)
                 elif isinstance(image, np.ndarray):
                     queue.put(ticket, place, image)
                 elif len(images) > 1 or not self._decode_if_idle(model, queue, ticket, image):
-                    # A decoded image goes from its thread straight into the queue, without the event loop.
-                    self._decode_pool.submit(self._decode, model, queue, ticket, place, image)
+                    encoded.append((place, image))
+            for _ in range(min(len(encoded), self._decode_pool.size)):
+                self._decode_pool.submit(self._decode_next, model, queue, ticket, encoded)
             readings = await ticket.result()
         for index, reading in enumerate(readings):
             if isinstance(reading, RequestError):
@@ -78,6 +82,19 @@ class Predictor:
         if not is_instant(image):
             return False
         return queue.prepare_if_idle(bound(self._decode, model, queue, ticket, 0, image))
+
+    def _decode_next(self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], encoded: Encoded) -> None:
+        """Decodes one image of a request, and lines up again for its next: requests with many images take turns."""
+        try:
+            place, image = encoded.popleft()
+        except IndexError:
+            return  # another thread took the last one
+        try:
+            # A decoded image goes from its thread straight into the queue, without the event loop.
+            self._decode(model, queue, ticket, place, image)
+        finally:
+            if encoded:
+                self._decode_pool.submit(self._decode_next, model, queue, ticket, encoded)
 
     def _decode(
         self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], place: int, encoded: bytes
@@ -107,7 +124,8 @@ class Predictor:
                 self._decode_workers.submit(job, ticket.deadline)
                 decoded = None  # the worker's thread calls `done`
         except RequestError as error:
-            decoded = error
+            # Its traceback would keep this frame, and with it the file, until the garbage collector runs.
+            decoded = error.with_traceback(None)
         finally:
             # Also where `decode` raises what it should not: a request waits for this image.
             if decoded is not None:

@@ -27,6 +27,8 @@ from service.serving.decode_worker import INVALID, JOB, PID, PIXELS, REPLY, read
 # A worker whose request is over may finish a job that takes no longer: to replace a worker takes as long.
 GRACE_SECONDS = 0.5
 START_SECONDS = 30.0
+# Memory of a large image goes back to the system when it is freed.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "1000000"}
 
 
 class WorkerLimits(NamedTuple):
@@ -36,7 +38,7 @@ class WorkerLimits(NamedTuple):
     cpu_seconds: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Job:
     """One image for a worker. With `side` it is shrunk to that side, otherwise made the input of `target`."""
 
@@ -47,7 +49,10 @@ class Job:
     is_over: Callable[[], bool]
     target: Input | None = None
     side: int | None = None
-    seconds: float = 0.0
+    seconds: float = 0.0  # about how long it takes
+
+    def __post_init__(self) -> None:
+        self.seconds = self.header.decode_seconds
 
 
 class Nursery:
@@ -64,7 +69,7 @@ class Nursery:
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                env=os.environ | {"PYTHONPATH": path, **ENVIRONMENT},
                 start_new_session=True,  # Ctrl-C is for the service, which ends its workers itself
             )
         self._socket = ours

@@ -205,6 +205,7 @@ class Exchange:
             outcome = "ok"
         elif isinstance(error, errors.RequestError):
             outcome = OUTCOMES.get(type(error), "invalid")
+            error.__traceback__ = None  # it would keep the body in memory until the garbage collector runs
             self._context.log["problem"] = error.detail
             # Not kept in the error, which requests of one failed batch share.
             members = None
