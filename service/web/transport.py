@@ -16,6 +16,7 @@ except ImportError:  # Windows
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 # Closes a socket without sending what the kernel still holds for it.
 NO_LINGER = struct.pack("ii", 1, 0)
+UNWATCHED_BYTES = 16_384
 
 
 class AnswerTransport:
@@ -25,9 +26,9 @@ class AnswerTransport:
         self._transport = transport
         self._head = b""
         self.is_closing = transport.is_closing  # asked at every request, and found faster than by `__getattr__`
-        # A write that the kernel takes whole, as almost all are, costs nothing more. Any other pauses the protocol, so
-        # no answer waits unnoticed for a client that does not read.
-        transport.set_write_buffer_limits(high=0)
+        # More than this that the kernel does not take pauses the protocol, which then watches whether the client reads.
+        # Not 0: uvloop holds every write until the end of its turn, so each answer would pause the protocol.
+        transport.set_write_buffer_limits(high=UNWATCHED_BYTES)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
