@@ -17,7 +17,16 @@ from service.settings import Settings
 from service.web.auth import PROBED_PATHS, PUBLIC_PATHS
 from service.web.openapi import examples
 from service.web.openapi.infer import SCHEMAS_V2, infer_paths
-from service.web.problems import HEAD_TIMEOUT, HEAD_TOO_LARGE, INTERNAL, NOT_HTTP, PROBLEMS, Problem, problem_body
+from service.web.problems import (
+    HEAD_TIMEOUT,
+    HEAD_TOO_LARGE,
+    INTERNAL,
+    NOT_HTTP,
+    PROBLEMS,
+    TOO_MANY_CONNECTIONS,
+    Problem,
+    problem_body,
+)
 from service.web.v1.schemas import PredictRequest, PredictResponse, ProblemResponse
 
 SCHEMAS: tuple[type[BaseModel], ...] = (PredictRequest, PredictResponse, ProblemResponse, GateChange)
@@ -28,7 +37,7 @@ SECURITY_SCHEMES = {
 OF_OTHER_ROUTES = (Forbidden, LoadRefused, StateNotSaved, WrongShape)
 OF_PREDICT: tuple[Problem, ...] = (
     *(problem for kind, problem in PROBLEMS.items() if kind not in OF_OTHER_ROUTES),
-    *(INTERNAL, NOT_HTTP, HEAD_TIMEOUT, HEAD_TOO_LARGE),
+    *(INTERNAL, NOT_HTTP, HEAD_TIMEOUT, HEAD_TOO_LARGE, TOO_MANY_CONNECTIONS),
 )
 BINARY = {"type": "string", "format": "binary"}
 ANSWER_HEADERS = {

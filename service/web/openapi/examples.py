@@ -128,6 +128,7 @@ DETAILS: dict[str, str] = {
     "body-timeout": "the request body did not arrive whole in time",
     "memory-budget": "the bodies of requests in flight hold the 512000000 bytes that are allowed already; "
     "try again in 1 s",
+    "too-many-connections": "4096 connections are in use, and more are not allowed; try again",
     "head-timeout": "the head was not complete after 10 s",
     "too-large": "the image has 20000×20000 pixels; at most 40000000 pixels are decoded",
     "head-too-large": "the head has more than the 65536 bytes that are allowed",
