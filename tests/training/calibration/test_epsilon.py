@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 
 from service.model.scores import score_images
+from tests.training.small_network import IMAGES, MEAN, STD, network_with
 from training.calibration.epsilon import EPSILONS, choose_epsilon, choose_epsilon_ood
 from training.graphs.from_torch import export_network
 from training.graphs.parity import preprocessed_score
@@ -12,20 +12,11 @@ from training.graphs.perturbed import ODIN_TEMPERATURE, perturbed_graph
 from training.graphs.perturbed_images import perturbed_images_of
 from training.graphs.run import open_graph, run_graph
 from training.metrics.detection import detection_error
-from training.networks import add_confidence_branch, compact
-
-MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)
-
-
-def network_with(branch: bool):
-    torch.manual_seed(0)
-    net = compact(4, 16, (8, 12, 16))
-    return (add_confidence_branch(net, (6,)) if branch else net).eval()
 
 
 @pytest.fixture(scope="module")
 def images():
-    return np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
+    return IMAGES
 
 
 @pytest.mark.parametrize("branch", [True, False])

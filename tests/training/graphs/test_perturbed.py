@@ -3,26 +3,17 @@
 import numpy as np
 import onnx
 import pytest
-import torch
 
+from tests.training.small_network import IMAGES, MEAN, STD, network_with
 from training.errors import ExportError
 from training.graphs.from_torch import export_network
 from training.graphs.parity import check_perturbed_parity
 from training.graphs.perturbed import perturbed_graph
-from training.networks import add_confidence_branch, compact
-
-MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)
-
-
-def network_with(branch: bool):
-    torch.manual_seed(0)
-    net = compact(4, 16, (8, 12, 16))
-    return (add_confidence_branch(net, (6,)) if branch else net).eval()
 
 
 @pytest.fixture(scope="module")
 def images():
-    return np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
+    return IMAGES
 
 
 @pytest.mark.parametrize("branch", [True, False])
