@@ -1,6 +1,5 @@
 """Files that cost a decoder far more than their size suggests, made in memory."""
 
-import io
 import struct
 import zlib
 from functools import cache
@@ -8,30 +7,17 @@ from functools import cache
 import numpy as np
 from PIL import Image
 
+from benchmarks.attacks import files as attack_files
+from benchmarks.attacks.files import chunk, encoded
 
-def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
+wide_webp = cache(attack_files.wide_webp)
 
 
 @cache
 def many_scans(scans: int = 982, side: int = 1000) -> bytes:
-    """A progressive JPEG whose last refinement scan is repeated: each costs a pass over all pixels."""
+    """A progressive JPEG with so many scans more than it needs: each costs a pass over all pixels."""
     file = encoded(Image.new("L", (side, side), 128), "JPEG", progressive=True)
-    end = file.rindex(b"\xff\xd9")
-    last = file[file.rindex(b"\xff\xda") : end]
-    return file[:end] + last * scans + file[end:]
-
-
-@cache
-def wide_webp(side: int = 6324) -> bytes:
-    """A WebP of 40 megapixels in some 30 bytes."""
-    return encoded(Image.new("RGB", (side, side)), "WEBP", lossless=True, method=0)
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return attack_files.with_scans(file, scans + file.count(b"\xff\xda"))
 
 
 def png(*before: bytes, width: int = 8, height: int = 8) -> bytes:

@@ -8,9 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from benchmarks.attacks.files import encoded
 from service.errors import RequestError
 from service.model.headers import FORMATS, INSTANT_PIXELS, Header, is_instant, read_header
-from tests.costly_files import encoded, many_chunks, many_scans, many_segments, many_strips, png, wide_webp
+from tests.costly_files import many_chunks, many_scans, many_segments, many_strips, png, wide_webp
 
 OPTIONS: dict[str, list[dict[str, object]]] = {
     "PNG": [{}, {"icc_profile": bytes(500)}],

@@ -11,10 +11,10 @@ import httpx
 import pytest
 from PIL import Image
 
+from benchmarks.attacks.files import encoded
 from service.serving.budgets import SMALL_BODY
 from tests.conftest import RED, Service, make_bundle
 from tests.costly_files import (
-    encoded,
     large_metadata,
     many_chunks,
     many_frames,
