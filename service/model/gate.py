@@ -1,15 +1,18 @@
 """The gate: what a graph says about an image, and whether that is enough to accept it.
 
-`read_outputs` turns a batch's outputs into readings. A `Gate` is a score and a threshold on it. `expectation_of` says
-how many images a gate should refuse: measured for a bundle's own policies, read off the reference histogram for others.
+An `OutputReader` turns a batch's outputs into readings. A `Gate` is a score and a threshold on it. `expectation_of`
+says how many images a gate should refuse: measured for a bundle's own policies, read off the reference histogram for
+others.
 """
 
 from bisect import bisect_left
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from service.model.manifest import Histogram, Manifest
-from service.model.scores import HISTOGRAM_EDGES, PREPROCESSED_SCORES, Outputs, ScoreName, accept, softmax
+import numpy as np
+
+from service.model.manifest import Display, GraphName, Histogram, Manifest
+from service.model.scores import HISTOGRAM_EDGES, PREPROCESSED_SCORES, Outputs, ScoreName, accept, sigmoid, softmax
 
 CUSTOM = "custom"  # the policy name of a threshold that an operator has set
 
@@ -42,21 +45,34 @@ class Decision(NamedTuple):
     accepted: bool
 
 
-def read_outputs(manifest: Manifest, outputs: Outputs) -> list[Reading]:
-    """A batch's outputs as readings, with every score that this graph allows."""
-    probabilities = softmax(outputs["logits"], manifest.temperature)
-    # From the logits themselves: probabilities of different logits may round to the same number.
-    class_ids = outputs["logits"].argmax(axis=-1).tolist()
-    columns: dict[ScoreName, list[tuple[float, float]]] = {}
-    perturbed = "confidence_logit_preprocessed" in outputs or "logits_preprocessed" in outputs
-    for name, score in manifest.scores.items():
-        if perturbed or name not in PREPROCESSED_SCORES:
-            values = score.of_images(name, outputs)
-            columns[name] = list(zip(values.tolist(), score.shown(values).tolist(), strict=True))
-    return [
-        Reading(class_id, row, {name: column[i] for name, column in columns.items()})
-        for i, (class_id, row) in enumerate(zip(class_ids, probabilities.tolist(), strict=True))
-    ]
+class OutputReader:
+    """Turns the outputs of one of a bundle's graphs into readings, with every score that this graph allows."""
+
+    def __init__(self, manifest: Manifest, graph: GraphName) -> None:
+        self._temperature = manifest.temperature
+        self._scores = {
+            name: score
+            for name, score in manifest.scores.items()
+            if graph == "perturbed" or name not in PREPROCESSED_SCORES
+        }
+        # All scores are shown in one step: numpy takes as long for one number as for many.
+        displays = [score.display or Display(location=0.0, scale=1.0) for score in self._scores.values()]
+        self._locations = np.array([[display.location] for display in displays])
+        self._scales = np.array([[display.scale] for display in displays])
+
+    def __call__(self, outputs: Outputs) -> list[Reading]:
+        """One reading for each image of a batch."""
+        logits = outputs["logits"]
+        probabilities = softmax(logits, self._temperature).tolist()
+        # From the logits themselves: probabilities of different logits may round to the same number.
+        class_ids = logits.argmax(axis=-1).tolist()
+        values = np.array([score.of_images(name, outputs) for name, score in self._scores.items()])
+        shown = sigmoid((values - self._locations) / self._scales)
+        images = zip(class_ids, probabilities, values.T.tolist(), shown.T.tolist(), strict=True)
+        return [
+            Reading(class_id, row, dict(zip(self._scores, zip(of_image, as_shown, strict=True), strict=True)))
+            for class_id, row, of_image, as_shown in images
+        ]
 
 
 def gates_of(manifest: Manifest) -> dict[ScoreName, dict[str, Gate]]:

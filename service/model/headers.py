@@ -108,23 +108,24 @@ def read_header(encoded: bytes) -> Header:
     return header
 
 
-def is_instant(encoded: bytes) -> bool:
-    """Whether the header of a small file bounds its decoding below a millisecond, whatever else the file holds."""
+def read_instant_header(encoded: bytes) -> Header | None:
+    """The header of a small file, if it bounds the decoding below a millisecond, whatever else the file holds."""
     if len(encoded) > INSTANT_FILE_BYTES:
-        return False
+        return None
     read = _png if encoded.startswith(PNG_SIGNATURE) else _jpeg if encoded.startswith(JPEG_SIGNATURE) else None
     if read is None:
-        return False
+        return None
     try:
         header = read(encoded, INSTANT_PARTS)
     except (struct.error, IndexError):
-        return False
-    return (
+        return None
+    instant = (
         header.plain
         and 0 < header.width * header.height <= INSTANT_PIXELS
         and header.parts <= INSTANT_PARTS
         and header.metadata_bytes <= INSTANT_METADATA_BYTES
     )
+    return header if instant else None
 
 
 JPEG_SIGNATURE = b"\xff\xd8\xff"

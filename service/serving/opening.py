@@ -9,7 +9,7 @@ from typing import NamedTuple
 from service.errors import BundleError
 from service.model.bundle import Bundle, load_bundle
 from service.model.folders import fingerprint
-from service.model.gate import Reading, gates_of, read_outputs
+from service.model.gate import OutputReader, Reading, gates_of
 from service.model.manifest import GraphName
 from service.model.session import Session, SessionOpener, open_session
 from service.serving.batcher import Batcher
@@ -102,8 +102,9 @@ class BundleOpener:
 
     def _queue(self, opened: OpenedBundle, graph: GraphName, metrics: ModelMetrics) -> Batcher[Reading]:
         manifest, session, limit = opened.bundle.manifest, opened.sessions[graph], self._settings.max_queue_images
+        read = OutputReader(manifest, graph)
         queue: Batcher[Reading] = Batcher(
-            lambda images: read_outputs(manifest, session.run(images)),
+            lambda images: read(session.run(images)),
             name=f"{manifest.name}-{manifest.version}-{graph}",
             max_batch=self._settings.max_batch,
             max_queue=limit,

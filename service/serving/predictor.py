@@ -10,7 +10,7 @@ import numpy as np
 
 from service.errors import InferenceFailed, QueueFull, RequestError
 from service.model.gate import Decision, Gate, Reading
-from service.model.headers import ImageLimits, check_header, is_instant, read_header
+from service.model.headers import Header, ImageLimits, check_header, read_header, read_instant_header
 from service.model.images import Pixels, decode
 from service.model.scores import PREPROCESSED_SCORES
 from service.serving.batcher import Batcher, Ticket
@@ -62,7 +62,7 @@ class Predictor:
                 elif len(images) > 1 or not self._decode_if_idle(model, queue, ticket, image):
                     encoded.append((place, image))
             for _ in range(min(len(encoded), self._decode_pool.size)):
-                self._decode_pool.submit(self._decode_next, model, queue, ticket, encoded)
+                self._decode_pool.submit(self._decode_next, model, queue, ticket, encoded, bulk=len(images) > 1)
             readings = await ticket.result()
         for index, reading in enumerate(readings):
             if isinstance(reading, RequestError):
@@ -79,9 +79,10 @@ class Predictor:
 
     def _decode_if_idle(self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], image: bytes) -> bool:
         """One tiny image for an idle model is decoded by the thread that will compute it."""
-        if not is_instant(image):
+        header = read_instant_header(image)
+        if header is None:
             return False
-        return queue.prepare_if_idle(bound(self._decode, model, queue, ticket, 0, image))
+        return queue.prepare_if_idle(bound(self._decode, model, queue, ticket, 0, image, header))
 
     def _decode_next(self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], encoded: Encoded) -> None:
         """Decodes one image of a request, and lines up again for its next: requests with many images take turns."""
@@ -94,12 +95,18 @@ class Predictor:
             self._decode(model, queue, ticket, place, image)
         finally:
             if encoded:
-                self._decode_pool.submit(self._decode_next, model, queue, ticket, encoded)
+                self._decode_pool.submit(self._decode_next, model, queue, ticket, encoded, bulk=True)
 
     def _decode(
-        self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], place: int, encoded: bytes
+        self,
+        model: Model,
+        queue: Batcher[Reading],
+        ticket: Ticket[Reading],
+        place: int,
+        encoded: bytes,
+        header: Header | None = None,
     ) -> None:
-        """In a thread: reads the header, then decodes a small image, or hands a large one to a worker process."""
+        """In a thread: decodes a small image, or hands a large one to a worker process; its header decides."""
         if ticket.over:
             return
         started = time.perf_counter()
@@ -115,7 +122,7 @@ class Predictor:
 
         decoded: Pixels | RequestError | None = InferenceFailed("the image made the decoder fail")
         try:
-            header = read_header(encoded)
+            header = header or read_header(encoded)
             check_header(header, self._limits)
             if self._decode_workers is None or header.decode_seconds <= THREAD_SECONDS:
                 decoded = decode(encoded, model.manifest.input, self._limits.max_pixels, header)
