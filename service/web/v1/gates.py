@@ -1,11 +1,11 @@
 """The /v1 routes of operators: which gate is in force, and who changed it. All of them need an admin key."""
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
-from service.errors import UnknownModel
 from service.serving.gate_overrides import GateChange, GateOverrides
 from service.serving.override_store import MAX_HISTORY, GateSetting
 from service.serving.registry import Registry
@@ -53,19 +53,17 @@ async def show_gate(request: Request, model: str, version: int, caller: Admin) -
 )
 async def set_gate(request: Request, model: str, version: int, caller: Admin) -> GateInfo:
     """Sets a policy, or a threshold of your own, without loading the model again."""
-    served, overrides = _served(request, model, version), _overrides(request)
-    await overrides.set(served, await read_json(request, GateChange, EXPECTED), caller.name)
+    find, overrides = partial(_served, request, model, version), _overrides(request)
+    find()  # a version that is not served is refused before the body is read
+    change = await read_json(request, GateChange, EXPECTED)
+    served = await overrides.set(find, change, caller.name)
     return gate_info(served, overrides.setting_of(served))
 
 
 @router.delete(GATE, status_code=204, responses=REFUSALS)
 async def reset_gate(request: Request, model: str, version: int, caller: Admin) -> Response:
     """Goes back to the bundle's default. Works for a version that is no longer served, too."""
-    try:
-        served: Model | None = _served(request, model, version)
-    except UnknownModel:
-        served = None
-    await _overrides(request).reset(model, version, served, caller.name)
+    await _overrides(request).reset(model, version, partial(_served, request, model, version), caller.name)
     return Response(status_code=204)
 
 
