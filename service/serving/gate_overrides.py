@@ -154,6 +154,8 @@ class GateOverrides:
         async with self._changing:
             setting, model = self._settings.get((name, version)), _found(find)
             if setting is None:
+                if self._file is not None:
+                    await asyncio.to_thread(self._file.settle)
                 if model is None:
                     raise UnknownModel(f"version {version} of model {name!r} is not loaded, and no gate is set for it")
                 return

@@ -24,6 +24,9 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     403: {"description": "Not an admin key.", **PROBLEM},
     404: {"description": "No such version is loaded.", **PROBLEM},
 }
+NOT_SAVED: dict[int | str, dict[str, Any]] = {
+    500: {"description": "Could not be saved, and was not made.", **PROBLEM},
+}
 Admin = Annotated[Caller, Depends(require_admin)]
 
 router = APIRouter(prefix="/v1", tags=["admin"])
@@ -42,7 +45,7 @@ async def show_gate(request: Request, model: str, version: int, caller: Admin) -
         **REFUSALS,
         408: {"description": "The body did not arrive in time.", **PROBLEM},
         413: {"description": "The body is too large.", **PROBLEM},
-        500: {"description": "Could not be saved, and was not made.", **PROBLEM},
+        **NOT_SAVED,
     },
     openapi_extra={
         "requestBody": {
@@ -60,7 +63,7 @@ async def set_gate(request: Request, model: str, version: int, caller: Admin) ->
     return gate_info(served, overrides.setting_of(served))
 
 
-@router.delete(GATE, status_code=204, responses=REFUSALS)
+@router.delete(GATE, status_code=204, responses=REFUSALS | NOT_SAVED)
 async def reset_gate(request: Request, model: str, version: int, caller: Admin) -> Response:
     """Goes back to the bundle's default. Works for a version that is no longer served, too."""
     await _overrides(request).reset(model, version, partial(_served, request, model, version), caller.name)
