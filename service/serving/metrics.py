@@ -32,7 +32,7 @@ class ModelMetrics:
         self.accepted = metrics.predictions.labels(*self.labels, "accepted")
         self.rejected = metrics.predictions.labels(*self.labels, "rejected")
         self.decode = metrics.decode_seconds.labels(*self.labels)
-        metrics.captured.labels(*self.labels)  # exported as 0 from the start
+        self.captured = metrics.captured.labels(*self.labels)
         self.rejected_labels = (
             [metrics.rejections_by_label.labels(*self.labels, label) for label in manifest.labels]
             if len(manifest.labels) <= MAX_LABELLED_CLASSES
