@@ -166,12 +166,12 @@ class Capture:
         try:
             job(*arguments)
         except Exception as error:
-            self._dropped["error"].inc()
             if not self._failing:
                 # A disk that is full or missing needs no traceback.
                 unforeseen = None if isinstance(error, OSError | RequestError) else error
                 log.error("a refused image could not be kept", exc_info=unforeseen, extra={"why": str(error)})
             self._failing = True
+            self._dropped["error"].inc()  # last: whoever sees the count finds the reason in the log
         else:
             self._failing = False
 
