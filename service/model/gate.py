@@ -5,12 +5,14 @@ says how many images a gate should refuse: measured for a bundle's own policies,
 others.
 """
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from service.errors import InferenceFailed
 from service.model.manifest import Display, GraphName, Histogram, Manifest
 from service.model.scores import HISTOGRAM_EDGES, PREPROCESSED_SCORES, Outputs, ScoreName, accept, sigmoid, softmax
 
@@ -55,24 +57,37 @@ class OutputReader:
             for name, score in manifest.scores.items()
             if graph == "perturbed" or name not in PREPROCESSED_SCORES
         }
+        # The other outputs are scores as they are.
+        self._not_scores = ("logits", "logits_preprocessed") if "odin" in self._scores else ("logits",)
         # All scores are shown in one step: numpy takes as long for one number as for many.
         displays = [score.display or Display(location=0.0, scale=1.0) for score in self._scores.values()]
         self._locations = np.array([[display.location] for display in displays])
         self._scales = np.array([[display.scale] for display in displays])
 
-    def __call__(self, outputs: Outputs) -> list[Reading]:
-        """One reading for each image of a batch."""
+    def __call__(self, outputs: Outputs) -> list[Reading | InferenceFailed]:
+        """One reading for each image of a batch; an error for an image of which a number is not finite."""
         logits = outputs["logits"]
-        probabilities = softmax(logits, self._temperature).tolist()
+        with np.errstate(all="ignore"):  # what is not finite is found below
+            probabilities = softmax(logits, self._temperature)
+            values = np.array([score.of_images(name, outputs) for name, score in self._scores.items()])
+            shown = sigmoid((values - self._locations) / self._scales)
+            # A sum is finite only if every number in it is: nearly every batch needs no other check.
+            total = float(np.add.reduce(probabilities, None) + np.add.reduce(values, None))
+            for name in self._not_scores:
+                total += float(np.add.reduce(outputs[name], None))
         # From the logits themselves: probabilities of different logits may round to the same number.
         class_ids = logits.argmax(axis=-1).tolist()
-        values = np.array([score.of_images(name, outputs) for name, score in self._scores.items()])
-        shown = sigmoid((values - self._locations) / self._scales)
-        images = zip(class_ids, probabilities, values.T.tolist(), shown.T.tolist(), strict=True)
-        return [
+        images = zip(class_ids, probabilities.tolist(), values.T.tolist(), shown.T.tolist(), strict=True)
+        readings: list[Reading | InferenceFailed] = [
             Reading(class_id, row, dict(zip(self._scores, zip(of_image, as_shown, strict=True), strict=True)))
             for class_id, row, of_image, as_shown in images
         ]
+        if not math.isfinite(total):
+            numbers = np.column_stack([*outputs.values(), probabilities, values.T])
+            for place in np.flatnonzero(~np.isfinite(numbers).all(axis=1)).tolist():
+                # Compared with a threshold, NaN would be a refusal and infinity an answer like any other.
+                readings[place] = InferenceFailed("the model's outputs for this image are not finite")
+        return readings
 
 
 def gates_of(manifest: Manifest) -> dict[ScoreName, dict[str, Gate]]:

@@ -85,11 +85,14 @@ class _Waiting(NamedTuple, Generic[Row]):
 
 
 class Batcher(Generic[Row]):
-    """A bounded queue of images and the thread that runs them through `run`, batch by batch."""
+    """A bounded queue of images and the thread that runs them through `run`, batch by batch.
+
+    `run` returns a row for each image, or the error of that image alone; what it raises fails the whole batch.
+    """
 
     def __init__(
         self,
-        run: Callable[[Pixels], Sequence[Row]],
+        run: Callable[[Pixels], Sequence[Row | RequestError]],
         *,
         name: str,
         max_batch: int,
@@ -249,7 +252,7 @@ def _nothing() -> None:
     """For a batch that needs no preparation."""
 
 
-def _deliver(batch: Sequence[_Waiting[Row]], rows: Sequence[Row]) -> None:
+def _deliver(batch: Sequence[_Waiting[Row]], rows: Sequence[Row | RequestError]) -> None:
     for item, row in zip(batch, rows, strict=True):
         item.ticket.settle(item.place, row)
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from PIL import Image
+from prometheus_client import Counter
 from pydantic_core import to_json
 
 from service.errors import RequestError, SettingsError
@@ -52,6 +53,8 @@ class Refused(NamedTuple):
     model: str
     version: int
     record: dict[str, Any]
+    # Bound when the model was loaded: looked up by its labels, it would come back after the version is dropped.
+    captured: Counter
 
 
 class Kept(NamedTuple):
@@ -113,6 +116,8 @@ class Capture:
                 self._dropped["queue_full"].inc()
                 return
             self._waiting_bytes += size
+        if not isinstance(image, bytes):
+            image = image.copy()  # it is a view, and keeps the body with all other images of its request
         manifest = model.manifest
         record = {
             "schema_version": SCHEMA_VERSION,
@@ -128,7 +133,9 @@ class Capture:
             "threshold": gate.threshold_shown,
         }
         try:
-            self._queue.put_nowait(Refused(image, size, manifest.name, manifest.version, record))
+            self._queue.put_nowait(
+                Refused(image, size, manifest.name, manifest.version, record, model.metrics.captured)
+            )
         except queue.Full:
             self._forget(size)
             self._dropped["queue_full"].inc()
@@ -155,14 +162,16 @@ class Capture:
                 cleaned = time.monotonic()
 
     def _guarded(self, job: Callable[..., None], *arguments: Any) -> None:
-        """A disk that is full or missing costs captures and nothing else; it is logged once."""
+        """Whatever fails costs captures and nothing else, and does not end the thread; it is logged once."""
         try:
             job(*arguments)
-        except (OSError, RequestError) as error:
-            self._dropped["error"].inc()
+        except Exception as error:
             if not self._failing:
-                log.error("a refused image could not be kept", extra={"why": str(error)})
+                # A disk that is full or missing needs no traceback.
+                unforeseen = None if isinstance(error, OSError | RequestError) else error
+                log.error("a refused image could not be kept", exc_info=unforeseen, extra={"why": str(error)})
             self._failing = True
+            self._dropped["error"].inc()  # last: whoever sees the count finds the reason in the log
         else:
             self._failing = False
 
@@ -182,7 +191,7 @@ class Capture:
         _write(stem.with_suffix(".json"), record)  # last: a picture without its record does not count
         self._add(stem, Kept(time.time(), len(png) + len(record)))
         self._clean()
-        self._metrics.captured.labels(refused.model, str(refused.version)).inc()
+        refused.captured.inc()
 
     def _shrunk(self, encoded: bytes) -> Pixels:
         header = read_header(encoded)

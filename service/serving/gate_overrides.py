@@ -2,14 +2,18 @@
 
 A change is one assignment of a whole `Gate`. A request reads the gate once, when it is admitted, and is decided and
 answered with what it read: no answer mixes two thresholds.
+
+A version may be loaded again with another bundle at any time, also while a change is being saved. Each loaded bundle
+therefore gets the gate that follows from the operator's setting and its own manifest.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Container
+from collections.abc import Callable, Container
 from datetime import UTC, datetime
 from typing import Self
+from weakref import WeakKeyDictionary
 
 from pydantic import Field, model_validator
 
@@ -82,7 +86,8 @@ class GateOverrides:
         state = file.read() if file is not None else State()
         self._settings: dict[Key, GateSetting] = {(item.model, item.version): item for item in state.gates}
         self._history: deque[GateChangeRecord] = deque(state.history, MAX_HISTORY)
-        self._overrides: dict[Key, GateOverride] = {}
+        # What is loaded of each version: the bundle that is served, and one before it that still has requests.
+        self._loaded: dict[Key, WeakKeyDictionary[GateOverride, Manifest]] = {}
         self._changing = asyncio.Lock()
 
     def setting_of(self, model: Model) -> GateSetting | None:
@@ -100,16 +105,15 @@ class GateOverrides:
         return [change for change, _ in zip(chosen, range(limit), strict=False)]
 
     def override_of(self, manifest: Manifest) -> GateOverride:
-        """What a version that is being loaded finds set for it; a version that is loaded again shares it."""
+        """What a version that is being loaded finds set for it; later changes reach it as long as it is in use."""
         key = (manifest.name, manifest.version)
         gate, ignored = _restored(self._settings.get(key), manifest)
-        override = self._overrides.get(key)
-        if override is None or override.gate != gate:
-            override = self._overrides[key] = GateOverride(gate, ignored)
+        override = GateOverride(gate, ignored)
+        self._loaded.setdefault(key, WeakKeyDictionary())[override] = manifest
         if gate is not None:
             log.warning("an operator's gate is in force", extra={"model": key[0], "version": key[1], **gate._asdict()})
         if ignored is not None:
-            log.error("an operator's gate is NOT in force", extra={"model": key[0], "version": key[1], "why": ignored})
+            _report_ignored(key, ignored)
         return override
 
     def report_unserved(self, served: Container[Key]) -> None:
@@ -121,19 +125,21 @@ class GateOverrides:
                     extra={"model": name, "version": version},
                 )
 
-    async def set(self, model: Model, change: GateChange, by: str) -> None:
+    async def set(self, find: Callable[[], Model], change: GateChange, by: str) -> Model:
         """Saves a change, then puts it in force: no answer depends on a gate that a restart would forget.
 
-        `by` is the name of the operator's key.
+        `find` returns the version as it is served at that moment, or raises UnknownModel; `by` is the name of the
+        operator's key. Returns the version as it is served afterwards.
         """
-        manifest = model.manifest
-        gate = gate_of(change, manifest)
         async with self._changing:
+            model = find()
+            manifest = model.manifest
+            gate = gate_of(change, manifest)
             setting = GateSetting(
                 model=manifest.name,
                 version=manifest.version,
                 gate=record_of(manifest, gate),
-                custom=gate.policy == CUSTOM,
+                custom=change.policy is None,
                 graph_sha256=manifest.graphs["forward"].sha256,
                 by=by,
                 at=datetime.now(UTC),
@@ -141,13 +147,15 @@ class GateOverrides:
             )
             key = (manifest.name, manifest.version)
             await self._save({**self._settings, key: setting}, _changed(setting, model.active_gate, manifest))
-            self._put(key, model, gate)
+            return self._put(key, find) or model
 
-    async def reset(self, name: str, version: int, model: Model | None, by: str) -> None:
+    async def reset(self, name: str, version: int, find: Callable[[], Model], by: str) -> None:
         """Back to the bundle's default; also for a version that is no longer served."""
         async with self._changing:
-            setting = self._settings.get((name, version))
+            setting, model = self._settings.get((name, version)), _found(find)
             if setting is None:
+                if self._file is not None:
+                    await asyncio.to_thread(self._file.settle)
                 if model is None:
                     raise UnknownModel(f"version {version} of model {name!r} is not loaded, and no gate is set for it")
                 return
@@ -162,7 +170,7 @@ class GateOverrides:
                 after=record_of(model.manifest, model.default_gate) if model is not None else None,
             )
             await self._save(rest, record)
-            self._put((name, version), model, None)
+            self._put((name, version), find)
 
     async def _save(self, settings: dict[Key, GateSetting], record: GateChangeRecord) -> None:
         history = (*self._history, record)[-MAX_HISTORY:]
@@ -174,17 +182,31 @@ class GateOverrides:
         # A warning, so that who, when and what is in the log at every level but `error`.
         log.warning("gate changed", extra=record.model_dump(mode="json"))
 
-    def _put(self, key: Key, model: Model | None, gate: Gate | None) -> None:
-        override = self._overrides.get(key)
-        for place in (override, model.override if model is not None else None):
-            if place is not None:
-                place.gate, place.ignored = gate, None
+    def _put(self, key: Key, find: Callable[[], Model]) -> Model | None:
+        """Gives each loaded bundle of a version the gate that is set now; returns the one that is served."""
+        for override, manifest in self._loaded.get(key, {}).items():
+            override.gate, override.ignored = _restored(self._settings.get(key), manifest)
+        model = _found(find)
         if model is not None:
             show(model)
+            if model.override.ignored is not None:
+                _report_ignored(key, model.override.ignored)
+        return model
+
+
+def _found(find: Callable[[], Model]) -> Model | None:
+    try:
+        return find()
+    except UnknownModel:
+        return None
+
+
+def _report_ignored(key: Key, why: str) -> None:
+    log.error("an operator's gate is NOT in force", extra={"model": key[0], "version": key[1], "why": why})
 
 
 def _restored(setting: GateSetting | None, manifest: Manifest) -> tuple[Gate | None, str | None]:
-    """The gate of a setting that was read from the file, or why this bundle cannot have it."""
+    """The gate that a setting gives a bundle, or why that bundle cannot have it."""
     if setting is None:
         return None, None
     saved = setting.gate

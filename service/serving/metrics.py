@@ -32,7 +32,7 @@ class ModelMetrics:
         self.accepted = metrics.predictions.labels(*self.labels, "accepted")
         self.rejected = metrics.predictions.labels(*self.labels, "rejected")
         self.decode = metrics.decode_seconds.labels(*self.labels)
-        metrics.captured.labels(*self.labels)  # exported as 0 from the start
+        self.captured = metrics.captured.labels(*self.labels)
         self.rejected_labels = (
             [metrics.rejections_by_label.labels(*self.labels, label) for label in manifest.labels]
             if len(manifest.labels) <= MAX_LABELLED_CLASSES
@@ -187,28 +187,38 @@ class Metrics:
             *(self.policy_threshold, self.policy_expected, self.policy_images, self.policy_active),
             *(self.policy_margin, self.gate_ignored, self.device_info),
         )
+        self._of_graph: tuple[Gauge | Histogram, ...] = (
+            *(self.queue_images, self.queue_limit, self.queue_seconds, self.inference_seconds, self.batch_size),
+        )
         self._of_version: tuple[Counter | Gauge | Histogram, ...] = (
             *(self.requests, self.predictions, self.rejections_by_label, *self._described, self.request_seconds),
-            *(self.decode_seconds, self.queue_seconds, self.inference_seconds, self.batch_size),
-            *(self.queue_images, self.queue_limit, self.model_ready, self.load_seconds, self.captured),
+            *(self.decode_seconds, *self._of_graph, self.model_ready, self.load_seconds, self.captured),
         )
         registry.register(ScoreCollector(lambda: list(self._served.values())))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
 
     def serve(self, model: ModelMetrics) -> None:
-        if model.labels in self._served:
-            # The policies and the device of the earlier bundle may not be those of this one.
+        earlier = self._served.get(model.labels)
+        if earlier is not None:
+            # The policies, the device and the graphs of the earlier bundle may not be those of this one.
             self._remove(model.labels, self._described)
+            for graph in set(earlier.graphs) - set(model.graphs):
+                self._release(model.labels, graph)
+                for metric in self._of_graph:
+                    metric.remove(*model.labels, graph)
         self._served[model.labels] = model
 
     def forget(self, model: ModelMetrics) -> None:
         if self._served.get(model.labels) is model:
             del self._served[model.labels]
             for graph in model.graphs:
-                # A gauge and its function hold each other, and through them the queue and its session.
-                self.queue_images.labels(*model.labels, graph).set_function(float)
+                self._release(model.labels, graph)
             self._remove(model.labels, self._of_version)
+
+    def _release(self, labels: tuple[str, str], graph: GraphName) -> None:
+        """A gauge and its function hold each other, and through them the queue and its session."""
+        self.queue_images.labels(*labels, graph).set_function(float)
 
     def _remove(self, labels: tuple[str, str], metrics: Iterable[Counter | Gauge | Histogram]) -> None:
         for metric in metrics:

@@ -4,6 +4,7 @@ A state file that cannot be read stops the start. To begin with the bundles' own
 the operator meant to refuse, without a sign of it.
 """
 
+import logging
 import os
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,8 +14,14 @@ from pydantic import AwareDatetime, Field, PositiveInt, ValidationError
 from service.errors import SettingsError, StateError, StateNotSaved
 from service.model.manifest import Contract, Name, Rate, Text
 
+log = logging.getLogger("confgate")
+
 FILE = "gates.json"
 MAX_HISTORY = 1000
+UNSURE = (
+    "a change that failed is not in force, but could not be removed from the disk: a restart might apply it. Mend the "
+    "disk, then set or reset the gate: what succeeds writes the whole file"
+)
 
 Word = Annotated[str, Field(min_length=1, max_length=64)]
 
@@ -63,7 +70,11 @@ class State(Contract):
 
 
 class StateFile:
-    """STATE/gates.json. Written to a second file and renamed: a reader sees the old state or the new, never half."""
+    """STATE/gates.json. Written to a second file and renamed: a reader sees the old state or the new, never half.
+
+    A state is saved when the new file, and then its name, are on disk. Where a step fails, the file gets back what it
+    held: a restart must not apply a change that was answered with an error.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
@@ -73,10 +84,14 @@ class StateFile:
             raise SettingsError(f"state: '{folder}' is not allowed: {error.strerror}") from error
         if not os.access(folder, os.W_OK | os.X_OK):
             raise SettingsError(f"state: '{folder}' is not allowed: this user cannot write there")
-        self._known: bytes | None = None
+        self._saved: bytes | None = None  # what the file holds; None where there is no file
+        self._unsure: set[bytes] = set()  # what it may hold instead, after writes that failed and were not undone
 
     def read(self) -> State:
-        content = self._content()
+        try:
+            content = self._content()
+        except OSError as error:
+            raise StateError(f"{self.path} cannot be read: {error.strerror}") from error
         if content is None:
             return State()
         try:
@@ -88,36 +103,74 @@ class StateFile:
                 f"{self.path}: {where}: {first['msg']}. It holds the thresholds that an operator set: mend it or bring "
                 "back a copy; or, if the bundles' own thresholds may be used again, move it away"
             ) from error
-        self._known = content
+        self._saved = content
         return state
 
     def write(self, state: State) -> None:
-        """Saves the state to disk, or raises StateNotSaved and changes nothing."""
+        """Saves the state to disk, or raises StateNotSaved, which says what is on disk instead."""
+        self._refuse_if_written_by_others()
         content = (state.model_dump_json(indent=2) + "\n").encode()
-        partial = self.path.with_name(f".{FILE}.partial")
         try:
-            if self._content() != self._known:
-                raise StateNotSaved(
-                    f"{self.path} was written by somebody else since this service read it: give each service a state "
-                    "folder of its own, and restart this one"
-                )
+            self._replace(content)
+        except OSError as error:
+            outcome = self._undo(content)
+            raise StateNotSaved(f"{self.path} cannot be written: {error.strerror}; {outcome}") from error
+        self._saved = content
+        self._unsure.clear()
+
+    def settle(self) -> None:
+        """Writes the saved state again where a failed write was not undone; StateNotSaved if it still cannot be."""
+        if not self._unsure:
+            return
+        self._refuse_if_written_by_others()
+        try:
+            self._replace(self._saved)
+        except OSError as error:
+            raise StateNotSaved(f"{self.path} cannot be written: {error.strerror}; {UNSURE}") from error
+        self._unsure.clear()
+
+    def _refuse_if_written_by_others(self) -> None:
+        try:
+            found = self._content()
+        except OSError as error:
+            raise StateNotSaved(f"{self.path} cannot be read: {error.strerror}; nothing was changed") from error
+        if found != self._saved and found not in self._unsure:
+            raise StateNotSaved(
+                f"{self.path} was written by somebody else since this service read it: give each service a state "
+                "folder of its own, and restart this one"
+            )
+
+    def _undo(self, failed: bytes) -> str:
+        """Gives the file its saved content back after a write that failed, and says what is on disk now."""
+        try:
+            if not self._unsure and self._content() == self._saved:
+                return "nothing was changed"
+            self._replace(self._saved)
+        except OSError as error:
+            self._unsure.add(failed)
+            log.error("a gate change that failed may be in the state file", extra={"why": str(error)})
+            return UNSURE
+        self._unsure.clear()
+        return "the file was put back as it was, and nothing was changed"
+
+    def _replace(self, content: bytes | None) -> None:
+        """Puts a file with this content, or none, under the name: on disk when it returns."""
+        if content is None:
+            self.path.unlink(missing_ok=True)
+        else:
+            partial = self.path.with_name(f".{FILE}.partial")
             with partial.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(self.path)
-            self._known = content
-            _sync_folder(self.path.parent)
-        except OSError as error:
-            raise StateNotSaved(f"{self.path} cannot be written: {error.strerror}; nothing was changed") from error
+        _sync_folder(self.path.parent)
 
     def _content(self) -> bytes | None:
         try:
             return self.path.read_bytes()
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise StateError(f"{self.path} cannot be read: {error.strerror}") from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,6 +1,5 @@
 """The main path of a request: decode → batch → gate."""
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -69,7 +68,13 @@ class Predictor:
                 reading.index = index
                 if not partial:
                     raise reading
-        decisions = [item if isinstance(item, RequestError) else self._decide(model, gate, item) for item in readings]
+        decisions = [
+            item if isinstance(item, RequestError) else Decision(item, gate.accepts(item)) for item in readings
+        ]
+        # Only now, when nothing can fail any more: a request is counted as a whole or not at all.
+        for decision in decisions:
+            if isinstance(decision, Decision):
+                _count(model, decision)
         if self._on_refused is not None:
             for image, decision in zip(images, decisions, strict=True):
                 if isinstance(decision, Decision) and not decision.accepted:
@@ -138,13 +143,10 @@ class Predictor:
             if decoded is not None:
                 done(decoded)
 
-    def _decide(self, model: Model, gate: Gate, reading: Reading) -> Decision:
-        if not math.isfinite(reading.probabilities[reading.class_id] + reading.scores[gate.score][0]):
-            # Compared with a threshold, NaN would be a refusal and infinity an answer like any other.
-            raise InferenceFailed("the model's outputs for this image are not finite")
-        accepted = gate.accepts(reading)
-        model.metrics.count_image(reading.scores, reading.class_id, accepted)
-        custom = model.override.custom
-        if custom is not None and custom.score in reading.scores:
-            model.metrics.count_custom(custom.accepts(reading))
-        return Decision(reading, accepted)
+
+def _count(model: Model, decision: Decision) -> None:
+    reading, metrics = decision.reading, model.metrics
+    metrics.count_image(reading.scores, reading.class_id, decision.accepted)
+    custom = model.override.custom
+    if custom is not None and custom.score in reading.scores:
+        metrics.count_custom(custom.accepts(reading))

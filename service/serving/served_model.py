@@ -41,9 +41,9 @@ class Leases:
             await self._free.wait()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class GateOverride:
-    """What an operator has set instead of the bundle's default. `GateOverrides` assigns it, as a whole."""
+    """What an operator has set instead of the bundle's default, for one loaded bundle. `GateOverrides` assigns it."""
 
     gate: Gate | None = None
     ignored: str | None = None  # why a setting is not in force

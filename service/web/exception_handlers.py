@@ -3,14 +3,16 @@
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
-from service.errors import MalformedRequest, RequestError
+from service.errors import ClientGone, MalformedRequest, RequestError
 from service.web.problems import INTERNAL, error_response, problem_response, route_problem
 from service.web.request_context import context_of
 
 
 def add_exception_handlers(api: FastAPI) -> None:
     api.add_exception_handler(RequestError, _request_error)
+    api.add_exception_handler(ClientGone, _no_answer)
     api.add_exception_handler(RequestValidationError, _invalid_parameter)
     api.add_exception_handler(HTTPException, _no_such_route)
     api.add_exception_handler(Exception, internal_error)
@@ -26,6 +28,17 @@ async def internal_error(request: Request, _: Exception) -> Response:
 async def _request_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
     return error_response(error, request.url.path, context_of(request.scope).request_id)
+
+
+class NoAnswer(Response):
+    """Sends nothing: the client disconnected."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pass
+
+
+async def _no_answer(_request: Request, _error: Exception) -> Response:
+    return NoAnswer()
 
 
 async def _invalid_parameter(request: Request, error: Exception) -> Response:

@@ -1,11 +1,11 @@
 """The /v1 routes of operators: which gate is in force, and who changed it. All of them need an admin key."""
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
-from service.errors import UnknownModel
 from service.serving.gate_overrides import GateChange, GateOverrides
 from service.serving.override_store import MAX_HISTORY, GateSetting
 from service.serving.registry import Registry
@@ -23,6 +23,9 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     401: {"description": "No key, or an unknown one.", **PROBLEM},
     403: {"description": "Not an admin key.", **PROBLEM},
     404: {"description": "No such version is loaded.", **PROBLEM},
+}
+NOT_SAVED: dict[int | str, dict[str, Any]] = {
+    500: {"description": "Could not be saved, and was not made.", **PROBLEM},
 }
 Admin = Annotated[Caller, Depends(require_admin)]
 
@@ -42,7 +45,7 @@ async def show_gate(request: Request, model: str, version: int, caller: Admin) -
         **REFUSALS,
         408: {"description": "The body did not arrive in time.", **PROBLEM},
         413: {"description": "The body is too large.", **PROBLEM},
-        500: {"description": "Could not be saved, and was not made.", **PROBLEM},
+        **NOT_SAVED,
     },
     openapi_extra={
         "requestBody": {
@@ -53,19 +56,17 @@ async def show_gate(request: Request, model: str, version: int, caller: Admin) -
 )
 async def set_gate(request: Request, model: str, version: int, caller: Admin) -> GateInfo:
     """Sets a policy, or a threshold of your own, without loading the model again."""
-    served, overrides = _served(request, model, version), _overrides(request)
-    await overrides.set(served, await read_json(request, GateChange, EXPECTED), caller.name)
+    find, overrides = partial(_served, request, model, version), _overrides(request)
+    find()  # a version that is not served is refused before the body is read
+    change = await read_json(request, GateChange, EXPECTED)
+    served = await overrides.set(find, change, caller.name)
     return gate_info(served, overrides.setting_of(served))
 
 
-@router.delete(GATE, status_code=204, responses=REFUSALS)
+@router.delete(GATE, status_code=204, responses=REFUSALS | NOT_SAVED)
 async def reset_gate(request: Request, model: str, version: int, caller: Admin) -> Response:
     """Goes back to the bundle's default. Works for a version that is no longer served, too."""
-    try:
-        served: Model | None = _served(request, model, version)
-    except UnknownModel:
-        served = None
-    await _overrides(request).reset(model, version, served, caller.name)
+    await _overrides(request).reset(model, version, partial(_served, request, model, version), caller.name)
     return Response(status_code=204)
 
 

@@ -5,20 +5,24 @@ import json
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from service.errors import SettingsError
+from service.model.gate import Reading
 from service.serving import capture
 from service.serving.capture import Capture
 from service.serving.metrics import Metrics
 from service.settings import Settings
 from tests.conftest import BLUE, GREY, RED, make_bundle, solid
 from tests.service.conftest import HeldService
+from tests.service.serving.reloading import change, is_told
 from tests.service.serving.test_load import wait_for
 
 PNG = {"Content-Type": "image/png"}
@@ -182,6 +186,60 @@ def test_a_broken_disk_costs_captures_and_nothing_else(
     (kept / "colours").unlink()
     send(keeping, grey(4))
     wait_until_kept(keeping, 1)
+
+
+def test_an_unforeseen_error_does_not_end_the_thread(
+    keeping: HeldService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What nobody expected is counted as a drop and logged with its traceback, and the next image is kept."""
+    with monkeypatch.context() as patch:
+        patch.setattr(capture, "as_png", lambda _: 1 // 0)
+        send(keeping, grey(1))
+        wait_for(lambda: counted(keeping, "capture_dropped_total", reason="error") == 1)
+    (record,) = [record for record in caplog.records if "could not be kept" in record.message]
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError
+    send(keeping, grey(2))
+    wait_until_kept(keeping, 1)
+
+
+def test_a_waiting_image_keeps_nothing_else_in_memory(held_service: HeldService, kept: Path) -> None:
+    """Of a request with many images as pixels, only the refused one stays in memory until it is written."""
+    model = held_service.model
+    waiting = Capture(Settings(capture_dir=kept, **KEPT), Metrics())  # not started: it stays in the queue
+    whole = np.zeros((100, 8, 8, 3), np.uint8)
+    body, image = weakref.ref(whole), whole[3]
+    del whole
+    reading = Reading(0, [1.0, 0.0, 0.0], {"confidence": (-1.0, 0.25)})
+    waiting.offer(model, model.default_gate, image, reading, "")
+    del image
+    assert body() is None
+
+
+def test_an_image_that_is_kept_late_does_not_bring_its_version_back(
+    keeping: HeldService, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image of a version that was unloaded meanwhile is kept, and the version's series stay removed."""
+    disk_works, real = threading.Event(), capture.as_png
+
+    def hang(pixels: Any) -> bytes:
+        assert disk_works.wait(60)
+        return real(pixels)
+
+    monkeypatch.setattr(capture, "as_png", hang)
+    send(keeping, GREY)
+    assert change(keeping, "unload").status_code == 200
+    wait_for(lambda: not is_told(keeping, "1"))
+    disk_works.set()
+    wait_for(lambda: counted(keeping, "capture_images") == 1)
+    keeping.stop()  # waits for the thread
+    assert len(list(kept.rglob("*.png"))) == 1
+    assert (
+        keeping.app.state.metrics.registry.get_sample_value(
+            "confgate_captured_images_total", {"model": "colours", "version": "1"}
+        )
+        is None
+    )
 
 
 def test_a_restart_goes_on_where_it_was(models: Path, kept: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -79,6 +80,23 @@ def test_a_setting_that_no_longer_fits_is_said_and_not_applied(models: Path, tmp
     assert ("warning", "an operator's gate is kept for a version that is not served", 3) in messages
     kept = json.loads((tmp_path / "state" / "gates.json").read_text())["gates"]
     assert [(item["version"], item["gate"]["threshold"]) for item in kept] == [(2, 0.8)]
+
+
+def test_a_policy_that_is_called_custom_is_kept(models: Path, tmp_path: Path) -> None:
+    """A bundle's own policy may have the name of operators' thresholds: it is set by its name, also after a restart."""
+
+    def rename(raw: dict[str, Any]) -> None:
+        policies = raw["scores"]["confidence"]["policies"]
+        policies["custom"] = policies.pop("tpr95")
+
+    make_bundle(models, change=rename)
+    for body in ({"policy": "custom"}, None):
+        service = HeldService(models, state=tmp_path / "state", **KEYS)
+        if body is not None:
+            assert service.client.put(GATE, json=body, headers=ADMIN).status_code == 200
+        told = service.client.get(GATE, headers=ADMIN).json()
+        service.stop()
+        assert (told["policy"], told["threshold_raw"], told["ignored"]) == ("custom", 4.0, None)
 
 
 def replace_weights(bundle: BundleFolder) -> None:

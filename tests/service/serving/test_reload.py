@@ -1,5 +1,6 @@
 """Versions that come and go under load: no request fails, and a bad bundle changes nothing."""
 
+import gc
 import shutil
 import socket
 import threading
@@ -213,6 +214,30 @@ def test_a_version_that_changed_in_place_is_swapped(held_service: HeldService, m
     ]
     assert not [line for line in told if 'score="confidence"' in line and "tpr95" in line]
     wait_for(lambda: held_service.metric("confgate_queue_images", graph="forward") == 0)
+    assert version_of(held_service) == 1
+
+
+def test_a_version_that_changed_in_place_leaves_nothing_of_the_old(held_service: HeldService, models: Path) -> None:
+    """A bundle with fewer graphs in the same version's place: sessions and series of the old graphs are gone."""
+    opener, sessions = held_service.app.state.opener, []
+    real = opener._open_session
+
+    def watch(*arguments: Any) -> Any:
+        session = real(*arguments)
+        sessions.append(weakref.ref(session))
+        return session
+
+    opener._open_session = watch
+    for perturbed in (True, False):
+        shutil.rmtree(models / "colours")
+        make_bundle(models, perturbed=perturbed, change=lambda raw: raw.update(temperature=2.0))
+        assert change(held_service, "load").status_code == 200
+    forward, perturbed_graph, served = sessions
+    wait_for(lambda: gc.collect() >= 0 and forward() is None and perturbed_graph() is None)
+    assert served() is held_service.held
+    scrape = held_service.client.get("/metrics").text
+    assert 'graph="forward"' in scrape
+    assert 'graph="perturbed"' not in scrape
     assert version_of(held_service) == 1
 
 
