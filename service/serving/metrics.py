@@ -3,10 +3,13 @@
 One registry per application. Per request there are a few calls on children that were bound when the model was loaded.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
+from service.logs import dropped_lines
 from service.model.gate import CUSTOM
 from service.model.manifest import GraphName, Manifest
 from service.model.scores import ScoreName
@@ -130,6 +133,14 @@ class QueueMetrics:
             self._wait.observe(wait)
 
 
+class LogCollector(Collector):
+    """What the log counts itself, because it must not know of metrics."""
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        text = "Log lines that were dropped, because nobody read them in time."
+        yield CounterMetricFamily("confgate_log_lines_dropped", text, dropped_lines())
+
+
 class Metrics:
     """Every metric of one app."""
 
@@ -192,6 +203,7 @@ class Metrics:
             *(self.decode_seconds, self.queue_seconds, self.inference_seconds, self.batch_size),
             *(self.queue_images, self.queue_limit, self.model_ready, self.load_seconds, self.captured),
         )
+        registry.register(LogCollector())
         registry.register(ScoreCollector(lambda: list(self._served.values())))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
