@@ -5,8 +5,15 @@ the operator meant to refuse, without a sign of it.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 from pydantic import AwareDatetime, Field, PositiveInt, ValidationError
 
@@ -96,20 +103,38 @@ class StateFile:
         content = (state.model_dump_json(indent=2) + "\n").encode()
         partial = self.path.with_name(f".{FILE}.partial")
         try:
-            if self._content() != self._known:
-                raise StateNotSaved(
-                    f"{self.path} was written by somebody else since this service read it: give each service a state "
-                    "folder of its own, and restart this one"
-                )
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self.path)
-            self._known = content
-            _sync_folder(self.path.parent)
+            with self._only_writer():
+                if self._content() != self._known:
+                    raise StateNotSaved(
+                        f"{self.path} was written by somebody else since this service read it: give each service a "
+                        "state folder of its own, and restart this one"
+                    )
+                with partial.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.replace(self.path)
+                self._known = content
+                _sync_folder(self.path.parent)
         except OSError as error:
             raise StateNotSaved(f"{self.path} cannot be written: {error.strerror}; nothing was changed") from error
+
+    @contextmanager
+    def _only_writer(self) -> Iterator[None]:
+        """Of two services that write at the same time, each would replace what the other one wrote."""
+        if fcntl is None:
+            yield
+            return
+        handle = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise StateNotSaved(
+                f"another service is writing {self.path}: give each service a state folder of its own"
+            ) from error
+        finally:
+            os.close(handle)
 
     def _content(self) -> bytes | None:
         try:
