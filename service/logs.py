@@ -153,7 +153,7 @@ def dropped_lines() -> int:
     return 0 if handler is None else handler.dropped
 
 
-def flush_logs(seconds: float) -> None:
+def flush_logs(seconds: float = END_SECONDS) -> None:
     """Waits until the lines so far are written, but not longer."""
     if (handler := _gathering_handler()) is not None:
         handler.flush(seconds)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.logs import configure_logs
+from service.logs import configure_logs, flush_logs
 from service.serving.lifecycle import Lifecycle
 from service.settings import ENV_PREFIX, Settings, load_settings, unknown_variables
 
@@ -31,7 +31,9 @@ def serve(config: Path | None, **flags: Any) -> None:
     app = create_app(settings)
     lifecycle: Lifecycle = app.state.lifecycle
     DrainingServer(app, settings, Watchdog(lifecycle).end_by).run()
-    raise typer.Exit(int(lifecycle.cut_off))
+    # Everything is closed. Python would still free each object, and no watchdog can run meanwhile.
+    flush_logs()
+    os._exit(int(lifecycle.cut_off))
 
 
 def _serve_signature() -> inspect.Signature:
