@@ -147,7 +147,11 @@ class Settings(BaseSettings):
         75, ge=1, le=3600, description="Time after which a connection without a new request is closed."
     )
     drain_seconds: float = Field(
-        20.0, ge=0, le=3600, description="Time for requests in flight to finish after SIGTERM."
+        20.0,
+        ge=0,
+        le=3600,
+        description="Time after SIGTERM by which the process has ended, at least 1; requests in flight have until 2 s "
+        "before, or half of it.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level to log.")
     access_log: bool = Field(True, description="Write one log line for each request.")

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from service.logs import configure_logs
+from service.logs import configure_logs, flush_logs
+from service.serving.lifecycle import Lifecycle
 from service.settings import ENV_PREFIX, Settings, load_settings, unknown_variables
 
 
@@ -20,13 +21,19 @@ def serve(config: Path | None, **flags: Any) -> None:
     # Only here: the other commands start without the framework and without ONNX Runtime.
     from service.web.app import create_app
     from service.web.server import DrainingServer
+    from service.web.watchdog import Watchdog
 
     settings = load_settings(flags, os.environ, config)
     configure_logs(settings.log_level)
     log = logging.getLogger("confgate")
     for variable in unknown_variables():
         log.warning("%s is set, but there is no such setting: it is ignored", variable)
-    DrainingServer(create_app(settings), settings).run()
+    app = create_app(settings)
+    lifecycle: Lifecycle = app.state.lifecycle
+    DrainingServer(app, settings, Watchdog(lifecycle).end_by).run()
+    # Everything is closed. Python would still free each object, and no watchdog can run meanwhile.
+    flush_logs()
+    os._exit(int(lifecycle.cut_off))
 
 
 def _serve_signature() -> inspect.Signature:

@@ -25,6 +25,9 @@ ActiveDevice = Literal["cuda", "cpu"]
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 # TF32 would round the scores away from those the thresholds were calibrated on.
 CUDA_OPTIONS = {"use_tf32": "0"}
+# A run that fails raises the reason. ONNX Runtime would print it too, and wait for a log that perhaps nobody reads.
+RUN_OPTIONS = onnxruntime.RunOptions()
+RUN_OPTIONS.log_severity_level = 4
 # ONNX Runtime's exceptions have no common base, so each kind (Fail, InvalidGraph, …) is listed.
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (
     *(kind for kind in vars(_state).values() if isinstance(kind, type) and issubclass(kind, Exception)),
@@ -71,7 +74,7 @@ class OnnxSession:
         size = next((bucket for bucket in self.buckets if bucket >= n), n)
         if size > n:
             images = np.concatenate([images, np.repeat(images[-1:], size - n, axis=0)])
-        results = self.runtime.run(self.outputs, {"image": images, **self.constants})
+        results = self.runtime.run(self.outputs, {"image": images, **self.constants}, RUN_OPTIONS)
         return {name: result[:n] for name, result in zip(self.outputs, results, strict=True)}
 
 

@@ -5,6 +5,7 @@ handed: a fork takes milliseconds and shares memory, unlike a new interpreter. A
 other until its socket is closed. A job that exceeds a limit costs a worker, and nothing else.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -26,6 +27,8 @@ PIXELS, INVALID, TOO_LARGE = 0, 1, 2
 PID = struct.Struct("!I")
 STATM = Path("/proc/self/statm")  # where the system has it: pages that this process has mapped
 NICENESS = 10  # answering requests goes first
+# Where memory runs out the kernel ends a worker, and not the service.
+OOM_SCORE = Path("/proc/self/oom_score_adj")
 # Beside the image itself: the interpreter's own allocations.
 SPARE_BYTES = 256_000_000
 
@@ -40,8 +43,8 @@ def main(control: int, memory_bytes: int, cpu_seconds: int) -> None:
                 return
             if os.fork() == 0:
                 sockets.close()
-                with socket.socket(fileno=descriptors[0]) as jobs:
-                    work(jobs, memory_bytes, cpu_seconds)
+                with socket.socket(fileno=descriptors[0]) as jobs, contextlib.suppress(ConnectionError):
+                    work(jobs, memory_bytes, cpu_seconds)  # until the service ends, perhaps in the middle of an answer
                 os._exit(0)
             os.close(descriptors[0])
 
@@ -49,6 +52,8 @@ def main(control: int, memory_bytes: int, cpu_seconds: int) -> None:
 def work(jobs: socket.socket, memory_bytes: int, cpu_seconds: int) -> None:
     """Answers jobs until the socket is closed. SIGXCPU ends the process if one takes too much CPU time."""
     os.nice(NICENESS)
+    with contextlib.suppress(OSError):
+        OOM_SCORE.write_text("1000")
     if STATM.exists():
         mapped = int(STATM.read_text().split()[0]) * resource.getpagesize()
         limit = mapped + memory_bytes + SPARE_BYTES

@@ -12,3 +12,4 @@ class Lifecycle:
     in_flight: int = 0  # all requests, also those without a key
     predictions_in_flight: int = 0  # those that `max_requests` limits
     start_error: str | None = None
+    cut_off: bool = False  # requests were still in flight when the time to drain was over

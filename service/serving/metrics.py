@@ -3,10 +3,13 @@
 One registry per application. Per request there are a few calls on children that were bound when the model was loaded.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
+from service.logs import dropped_lines
 from service.model.gate import CUSTOM
 from service.model.manifest import GraphName, Manifest
 from service.model.scores import ScoreName
@@ -130,6 +133,14 @@ class QueueMetrics:
             self._wait.observe(wait)
 
 
+class LogCollector(Collector):
+    """What the log counts itself, because it must not know of metrics."""
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        text = "Log lines that were dropped, because nobody read them in time."
+        yield CounterMetricFamily("confgate_log_lines_dropped", text, dropped_lines())
+
+
 class Metrics:
     """Every metric of one app."""
 
@@ -194,6 +205,7 @@ class Metrics:
             *(self.requests, self.predictions, self.rejections_by_label, *self._described, self.request_seconds),
             *(self.decode_seconds, *self._of_graph, self.model_ready, self.load_seconds, self.captured),
         )
+        registry.register(LogCollector())
         registry.register(ScoreCollector(lambda: list(self._served.values())))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)

@@ -6,8 +6,15 @@ the operator meant to refuse, without a sign of it.
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 from pydantic import AwareDatetime, Field, PositiveInt, ValidationError
 
@@ -108,26 +115,28 @@ class StateFile:
 
     def write(self, state: State) -> None:
         """Saves the state to disk, or raises StateNotSaved, which says what is on disk instead."""
-        self._refuse_if_written_by_others()
         content = (state.model_dump_json(indent=2) + "\n").encode()
-        try:
-            self._replace(content)
-        except OSError as error:
-            outcome = self._undo(content)
-            raise StateNotSaved(f"{self.path} cannot be written: {error.strerror}; {outcome}") from error
-        self._saved = content
-        self._unsure.clear()
+        with self._only_writer():
+            self._refuse_if_written_by_others()
+            try:
+                self._replace(content)
+            except OSError as error:
+                outcome = self._undo(content)
+                raise StateNotSaved(f"{self.path} cannot be written: {error.strerror}; {outcome}") from error
+            self._saved = content
+            self._unsure.clear()
 
     def settle(self) -> None:
         """Writes the saved state again where a failed write was not undone; StateNotSaved if it still cannot be."""
         if not self._unsure:
             return
-        self._refuse_if_written_by_others()
-        try:
-            self._replace(self._saved)
-        except OSError as error:
-            raise StateNotSaved(f"{self.path} cannot be written: {error.strerror}; {UNSURE}") from error
-        self._unsure.clear()
+        with self._only_writer():
+            self._refuse_if_written_by_others()
+            try:
+                self._replace(self._saved)
+            except OSError as error:
+                raise StateNotSaved(f"{self.path} cannot be written: {error.strerror}; {UNSURE}") from error
+            self._unsure.clear()
 
     def _refuse_if_written_by_others(self) -> None:
         try:
@@ -165,6 +174,29 @@ class StateFile:
                 os.fsync(file.fileno())
             partial.replace(self.path)
         _sync_folder(self.path.parent)
+
+    @contextmanager
+    def _only_writer(self) -> Iterator[None]:
+        """Of two services that write at the same time, each would replace what the other one wrote."""
+        if fcntl is None:
+            yield
+            return
+        try:
+            handle = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise StateNotSaved(f"{self.path} cannot be written: {error.strerror}; nothing was changed") from error
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StateNotSaved(
+                    f"another service is writing {self.path}: give each service a state folder of its own"
+                ) from error
+            except OSError:
+                pass  # a file system without locks: `_refuse_if_written_by_others` still compares the content
+            yield
+        finally:
+            os.close(handle)
 
     def _content(self) -> bytes | None:
         try:

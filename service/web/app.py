@@ -34,7 +34,7 @@ from service.serving.watcher import Watcher
 from service.serving.worker_process import WorkerLimits
 from service.settings import Settings
 from service.web.auth import Auth, Gatekeeper
-from service.web.exception_handlers import add_exception_handlers, internal_error
+from service.web.exception_handlers import add_exception_handlers, internal_error, interrupted
 from service.web.inference_endpoint import InferenceEndpoint
 from service.web.openapi.document import openapi_of
 from service.web.openapi.page import add_documentation
@@ -104,12 +104,13 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
         async with watcher.watching(settings.watch):
             yield
         lifecycle.ready = False
-        await loader.close()
-        decode_pool.shutdown()
         if capture is not None:
             await asyncio.to_thread(capture.close)
         if workers is not None:
             await asyncio.to_thread(workers.close)
+        # Last what nothing can stop: threads that decode or compute. `service.web.watchdog` limits the wait for them.
+        await asyncio.to_thread(decode_pool.shutdown)
+        await loader.close()
 
     api = FastAPI(
         title="confgate",
@@ -146,7 +147,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     layers: ASGIApp = PredictEndpoint(predict_endpoint, otherwise=api)
     layers = Auth(layers, gatekeeper, metrics)
     layers = ServerErrorMiddleware(layers, handler=internal_error)
-    layers = RequestContext(layers, lifecycle, settings.access_log)
+    layers = RequestContext(layers, lifecycle, settings.access_log, interrupted)
     return Application(layers, api)
 
 

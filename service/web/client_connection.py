@@ -21,6 +21,8 @@ SLOW_BYTES = 65_536
 # and less often.
 FIRST_LOOK_SECONDS = 0.01
 LOOK_SECONDS = 1.0
+# How long a client may go on sending a request that a stopping service has answered already.
+LINGER_SECONDS = 2.0
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -39,6 +41,7 @@ class ClientConnection(HttpToolsProtocol):
         self._unread = 0
         self._write_timer: TimerHandle | None = None
         self._reset_timer: TimerHandle | None = None
+        self._linger_timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn's own is
         super().connection_made(transport)
@@ -50,7 +53,7 @@ class ClientConnection(HttpToolsProtocol):
         self.all_connections.closed(self)
         super().connection_lost(exc)
         self._disconnected()
-        for timer in (self._write_timer, self._reset_timer):
+        for timer in (self._write_timer, self._reset_timer, self._linger_timer):
             if timer is not None:
                 timer.cancel()
 
@@ -60,6 +63,12 @@ class ClientConnection(HttpToolsProtocol):
             self._answers.discard()
         else:
             self.transport.close()
+
+    def close_after_answer(self) -> None:
+        """Closes this connection after the last request that has been read, if its answer can still say so."""
+        if self.cycle is not None and not self.cycle.response_started:
+            self.cycle.keep_alive = False
+            self._answers.lingers = self._in_body
 
     def _disconnected(self) -> None:
         """Tells the application that it cannot answer any more."""
@@ -73,6 +82,9 @@ class ClientConnection(HttpToolsProtocol):
         if self.pipeline:
             self._answering = self.pipeline[-1][0]
         super().on_response_complete()
+        if self._answers.lingers and self.transport.is_closing():
+            self._linger_timer = self.loop.call_later(LINGER_SECONDS, self._answers.end_lingering)
+            self.flow.resume_reading()
         self._may_be_idle()
 
     def pause_writing(self) -> None:

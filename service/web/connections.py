@@ -61,6 +61,9 @@ class Connection(Protocol):
     def give_way(self) -> None:
         """Closes this connection, because another client needs its place."""
 
+    def close_after_answer(self) -> None:
+        """Closes this connection after the last request that has been read, if its answer can still say so."""
+
 
 class Connections:
     """The open connections of a server, and those that can be closed, in the order in which they would be.
@@ -71,12 +74,19 @@ class Connections:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.draining = False
         self._newest = max(1, limit // 8)
         self._open: set[Connection] = set()
         self._without_request: dict[Connection, None] = {}
         self._idle: dict[Connection, None] = {}
         self._stalled: dict[Connection, float] = {}  # since when
         self._next_warning = 0.0
+
+    def drain(self) -> None:
+        """From now on no connection outlives an answer. Idle ones stay open: their next request is answered too."""
+        self.draining = True
+        for connection in list(self._open):
+            connection.close_after_answer()
 
     def opened(self, connection: Connection) -> bool:
         """Counts a new connection, and closes another one at the limit. False: there is no place for it yet."""

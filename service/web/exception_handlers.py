@@ -5,7 +5,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from service.errors import ClientGone, MalformedRequest, RequestError
+from service.errors import ClientGone, MalformedRequest, NotReady, RequestError
 from service.web.problems import INTERNAL, error_response, problem_response, route_problem
 from service.web.request_context import context_of
 
@@ -23,6 +23,14 @@ async def internal_error(request: Request, _: Exception) -> Response:
     request_id = context_of(request.scope).request_id
     detail = "an unexpected error; the service's log has it under this request's id"
     return problem_response(INTERNAL, detail, request.url.path, request_id, headers={"Connection": "close"})
+
+
+def interrupted(scope: Scope) -> Response:
+    """For a request that is still in flight when the time to drain is over."""
+    context = context_of(scope)
+    error = NotReady("the service ended before it had the answer: send the request to another replica")
+    context.log["problem"] = error.detail
+    return error_response(error, scope["path"], context.request_id)
 
 
 async def _request_error(request: Request, error: Exception) -> Response:

@@ -3,10 +3,11 @@
 Plain ASGI, because Starlette's BaseHTTPMiddleware costs more than all the rest of a request.
 """
 
+import asyncio
 import random
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,8 +41,11 @@ def context_of(scope: Scope) -> Context:
 class RequestContext:
     """Gives every request its `Context`, and its id and trace back to the client."""
 
-    def __init__(self, app: ASGIApp, lifecycle: Lifecycle, access_log: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, lifecycle: Lifecycle, access_log: bool, interrupted: Callable[[Scope], ASGIApp]
+    ) -> None:
         self._app = app
+        self._interrupted = interrupted  # the answer to a request that the end of the service cuts off
         self._lifecycle = lifecycle
         self._access_log = access_log
 
@@ -66,6 +70,10 @@ class RequestContext:
         self._lifecycle.in_flight += 1
         try:
             await self._app(scope, receive, send_identified)
+        except asyncio.CancelledError:  # only a server that stops cancels requests
+            if status:
+                raise
+            await self._interrupted(scope)(scope, receive, send_identified)
         finally:
             self._lifecycle.in_flight -= 1
             if context.prediction:

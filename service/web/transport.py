@@ -24,6 +24,9 @@ class AnswerTransport:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        # Whether `close` waits for `end_lingering`. What arrives at a closed socket is answered with a reset, which may
+        # destroy an answer before the client reads it.
+        self.lingers = False
         self._head = b""
         self.is_closing = transport.is_closing  # asked at every request, and found faster than by `__getattr__`
         # More than this that the kernel does not take pauses the protocol, which then watches whether the client reads.
@@ -49,7 +52,15 @@ class AnswerTransport:
 
     def close(self) -> None:
         self.flush()
-        self._transport.close()
+        if self.lingers:
+            self.is_closing = _yes
+        else:
+            self._transport.close()
+
+    def end_lingering(self) -> None:
+        self.lingers = False
+        if self.is_closing():
+            self._transport.close()
 
     def discard(self) -> None:
         """Closes the connection at once, and frees what was written and not received, also in the kernel."""
@@ -76,3 +87,7 @@ class AnswerTransport:
     @property
     def _socket(self) -> Any:
         return self._transport.get_extra_info("socket")
+
+
+def _yes() -> bool:
+    return True

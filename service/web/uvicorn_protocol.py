@@ -170,6 +170,8 @@ class StrictHttpProtocol(ClientConnection):
         self.headers = []
         if not self._has_place:
             self.cycle.keep_alive = False
+        if self.all_connections.draining:
+            self.close_after_answer()
 
     # These two are uvicorn's without its question about an upgrade.
 
@@ -188,6 +190,8 @@ class StrictHttpProtocol(ClientConnection):
             return
         self._in_body = False
         self._message_ended = True
+        if self._answers.lingers:
+            self._answers.end_lingering()
         if not self.cycle.response_complete:
             self.cycle.more_body = False
             self.cycle.message_event.set()
@@ -243,6 +247,7 @@ class StrictHttpProtocol(ClientConnection):
             return
         self._in_head = False
         self._forget_timer()
+        self._answers.end_lingering()  # the rest of this connection is not read
         problem, headers = refused.problem, {"Connection": "close"}
         if problem is TOO_MANY_CONNECTIONS:
             headers["Retry-After"] = "1"

@@ -101,7 +101,7 @@ def test_batches_are_padded_to_buckets_and_cut_back() -> None:
     seen = []
 
     class Runtime:
-        def run(self, _: object, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        def run(self, _: object, feed: dict[str, np.ndarray], _options: object) -> list[np.ndarray]:
             seen.append(len(feed["image"]))
             return [feed["image"].reshape(len(feed["image"]), -1).sum(axis=1).astype(np.float32)]
 

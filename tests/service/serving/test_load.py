@@ -167,13 +167,15 @@ def test_a_drain_answers_what_is_in_flight_and_refuses_the_rest(held_service: He
 
 @pytest.mark.parametrize("held_service", [{"drain_seconds": 0.0}], indirect=True)
 def test_a_drain_does_not_wait_for_ever(held_service: HeldService) -> None:
-    """When the drain time is up the server stops, though a request is still being computed."""
+    """When the drain time is up the server stops, and a request that is still being computed gets 503."""
     with ThreadPoolExecutor(1) as pool:
         first = hold(held_service, pool)
         held_service.server.handle_exit(15, None)
-        error = first.exception(60)
+        response = first.result(60)
         held_service.held.go_on.set()
-        assert error is not None or first.result().status_code >= 500
+        assert response.status_code == 503
+        assert response.json()["type"] == "urn:confgate:problem:not-ready"
+        assert response.headers["connection"] == "close"
 
 
 def test_a_mistake_of_ours_is_a_500_with_a_request_id(

@@ -49,6 +49,7 @@ EXPORTED = {
     "confgate_capture_images": set(),
     "confgate_capture_bytes": set(),
     "confgate_unauthorised_requests_total": set(),
+    "confgate_log_lines_dropped_total": set(),
     "process_resident_memory_bytes": set(),
 }
 
