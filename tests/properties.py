@@ -1,6 +1,6 @@
-"""How many examples a property test draws: as many as it says, or ten times as many in `make fuzz`."""
+"""How property tests draw: the same examples each time; in `make fuzz` new ones, ten times as many."""
 
-from hypothesis import settings
+from hypothesis import core, settings
 
 USUAL = 100  # Hypothesis' own number, and that of the profile `default`
 
@@ -8,3 +8,8 @@ USUAL = 100  # Hypothesis' own number, and that of the profile `default`
 def examples(usual: int) -> int:
     """`usual`, scaled by what the profile that is loaded draws."""
     return usual * settings().max_examples // USUAL
+
+
+def seed_of_this_run() -> int | None:
+    """For schemathesis, which draws by a seed of its own; that of `--hypothesis-seed`, if examples are to differ."""
+    return 0 if settings().derandomize else core.global_force_seed

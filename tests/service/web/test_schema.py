@@ -13,12 +13,15 @@ from service.settings import Settings
 from service.web.app import create_app
 from service.web.keys import new_key
 from tests.conftest import Service, make_bundle
-from tests.properties import examples
+from tests.properties import examples, seed_of_this_run
 
 # schemathesis knows some types of image by itself, and would leave requests with the others out.
 schemathesis.serializer.alias(sorted(MEDIA_TYPES), "application/octet-stream")
 OPS, OPS_LINE = new_key("ops", "admin")
-SCHEMA = schemathesis.openapi.from_dict(create_app(Settings()).openapi())
+# What the document forbids must be refused, and any 4xx is a refusal: by default 413, for too many files, is none.
+REFUSED = {"negative_data_rejection": {"expected-statuses": ["4xx", "5xx"]}}
+CONFIG = schemathesis.Config.from_dict({"checks": REFUSED, "seed": seed_of_this_run()})
+SCHEMA = schemathesis.openapi.from_dict(create_app(Settings()).openapi(), config=CONFIG)
 load_all_checks()
 
 
