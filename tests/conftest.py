@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 import onnx
 import pytest
+from hypothesis import HealthCheck, settings
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
@@ -24,9 +25,18 @@ from service.model import bundle as contract
 from service.model.scores import HISTOGRAM_EDGES, histogram
 from service.model.typicality import quantiles_of
 from service.web.keys import new_key
+from tests.properties import USUAL
 from tests.running_service import Service
 
 ROOT = Path(__file__).parent.parent
+
+# Property tests. `default` draws the same examples every time, so that a failure comes from the change and not from the
+# day; `make fuzz` draws new ones with `fuzz`. Neither measures time: a busy machine is no failure.
+ANY_SPEED: dict[str, Any] = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("default", derandomize=True, max_examples=USUAL, **ANY_SPEED)
+settings.register_profile("fuzz", derandomize=False, max_examples=10 * USUAL, print_blob=True, **ANY_SPEED)
+settings.load_profile("default")
+
 LABELS = ("red", "green", "blue")
 SIDE = 8
 EPSILON = 0.25

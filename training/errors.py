@@ -3,6 +3,7 @@
 TrainingError            shown as one message, exit code 2
 ├── DataError            a data set is missing, malformed or too small
 ├── RecipeError          a recipe or one of its fields cannot be used
+├── RunError             a run cannot go on: its folder cannot be written, or a process of it is lost
 └── ExportError          the network and its ONNX graph disagree, or cannot be written
 """
 
@@ -16,6 +17,10 @@ class DataError(TrainingError):
 
 
 class RecipeError(TrainingError):
+    pass
+
+
+class RunError(TrainingError):
     pass
 
 

@@ -30,7 +30,7 @@ async def read_json(request: Request, kind: type[Body], expected: str, *, option
     except TimeoutError:
         raise BodyTimeout("the request body did not arrive whole in time") from None
     try:
-        return kind.model_validate_json(b"{}" if optional and not text.strip() else text, strict=True)
+        return kind.model_validate_json(b"{}" if optional and not text else text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))

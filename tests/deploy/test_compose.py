@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from service.errors import SettingsError
+from service.serving import budgets
 from service.settings import ENV_PREFIX, Settings
+from service.web import connections
 from service.web.auth import Gatekeeper
 from tests.deploy.shipped import DASHBOARDS, GRAFANA, ROOT, dashboard, need
 
@@ -18,6 +20,7 @@ DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE_FILES = ("docker-compose.yml", "docker-compose.gpu.yml")
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / COMPOSE_FILES[0]).read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+MEGABYTE = 2**20
 each_service = pytest.mark.parametrize("name", SERVICES)
 
 
@@ -42,7 +45,28 @@ def test_every_container_is_hardened(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "privileged" not in service
-    assert re.fullmatch(r"confgate:cpu|[\w/]+:v?\d+\.\d+\.\d+", service["image"])
+    assert re.fullmatch(r"confgate:cpu|[\w/]+:v?\d+\.\d+\.\d+(@sha256:[0-9a-f]{64})?", service["image"])
+
+
+@each_service
+def test_no_container_can_starve_the_others(name: str) -> None:
+    """Memory, processes and open files of each container have a limit."""
+    service = SERVICES[name]
+    assert 128 * MEGABYTE <= memory_limit(name) <= 4096 * MEGABYTE
+    assert 128 <= service["pids_limit"] <= 1024
+    files = service["ulimits"]["nofile"]
+    assert 1024 <= files["soft"] <= files["hard"]
+
+
+def test_the_service_fits_its_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits leave room for what the service may take: its memory under attack, and all connections it offers."""
+    monkeypatch.setattr(budgets, "usable_memory", lambda: memory_limit("confgate"))
+    idle, other = 500, 300  # megabytes, as docs/reliability.md has them
+    assert (
+        idle + budgets.bodies_megabytes(0) + budgets.decoding_megabytes(0) + other < memory_limit("confgate") / MEGABYTE
+    )
+    monkeypatch.setattr(connections, "_descriptors", lambda: SERVICES["confgate"]["ulimits"]["nofile"]["soft"])
+    assert connections.connection_limit(0) == connections.MOST
 
 
 @each_service
@@ -167,13 +191,10 @@ def test_the_image_calls_nobody() -> None:
     assert re.search(r"^ +ORT_DISABLE_TELEMETRY=1 ", DOCKERFILE, re.MULTILINE)
 
 
-def test_requirements_are_those_of_pyproject() -> None:
-    """The packages of the cpu image are the service's and ONNX Runtime's, and nothing of training."""
-    command = [sys.executable, ROOT / "docker" / "requirements.py", "cpu"]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
-    names = {re.split(r"[^\w-]", line)[0] for line in printed.splitlines()}
-    assert {"fastapi", "onnxruntime"} <= names
-    assert not {"torch", "torchvision", "onnx", "onnxruntime-gpu"} & names
+def memory_limit(name: str) -> int:
+    """In bytes."""
+    limit = filled_in(SERVICES[name]["mem_limit"])
+    return int(limit[:-1]) * {"m": MEGABYTE, "g": 1024 * MEGABYTE}[limit[-1]]
 
 
 def defaults_in(text: str) -> dict[str, str]:

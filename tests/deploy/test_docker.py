@@ -103,11 +103,14 @@ def test_the_service_answers_and_prometheus_sees_it(stack: Stack) -> None:
 
 @pytest.mark.parametrize("name", PORTS)
 def test_containers_are_confined(stack: Stack, name: str) -> None:
-    """A container is not root, cannot write to its image, and is published on loopback only."""
+    """A container is not root, cannot write to its image, has limits, and is published on loopback only."""
     container = stack.inspect(name)
     assert container["Config"]["User"] not in ("", "0", "root")
     assert container["HostConfig"]["ReadonlyRootfs"] is True
     assert container["HostConfig"]["CapDrop"] == ["ALL"]
+    assert container["HostConfig"]["Memory"] > 0
+    assert container["HostConfig"]["PidsLimit"] > 0
+    assert [limit["Name"] for limit in container["HostConfig"]["Ulimits"]] == ["nofile"]
     published = [binding for port in container["NetworkSettings"]["Ports"].values() for binding in port or ()]
     assert [binding["HostIp"] for binding in published] == ["127.0.0.1"]
 

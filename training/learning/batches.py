@@ -5,6 +5,7 @@ batch that a single process would see.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from training.data.folder import FolderImages
 from training.data.splits import Images, LabelledImages, Labels
-from training.errors import RecipeError
+from training.errors import DataError, RecipeError, RunError
 from training.learning.augmentation.batch import augment, cutout_mask, flips, pad_images
 from training.recipe import Recipe
 
@@ -121,8 +122,11 @@ class ArrayBatches:
         return Batch(crops[mine], kept[mine], self.labels[indices][mine], hinted[mine], dropout_seed)
 
 
-class FolderBatches(Dataset[Batch]):
-    """Images decoded and augmented as they are needed; item k is the batch of step k."""
+class FolderBatches(Dataset[Batch | DataError]):
+    """Images decoded and augmented as they are needed; item k is the batch of step k, or why it cannot be made.
+
+    An error is returned, not raised: torch would add a worker's traceback to its message.
+    """
 
     def __init__(self, images: FolderImages, labels: Labels, recipe: Recipe, plan: Plan, workers: int) -> None:
         self.images, self.recipe, self.plan, self.workers = images, recipe, plan, workers
@@ -133,9 +137,18 @@ class FolderBatches(Dataset[Batch]):
         loader = DataLoader(
             self, batch_size=None, sampler=range(first_step, last_step), num_workers=self.workers, pin_memory=False
         )
-        return iter(loader)
+        for item in loader:
+            if isinstance(item, DataError):
+                raise item
+            yield item
 
-    def __getitem__(self, step: int) -> Batch:
+    def __getitem__(self, step: int) -> Batch | DataError:
+        try:
+            return self._batch(step)
+        except DataError as problem:
+            return problem
+
+    def _batch(self, step: int) -> Batch:
         from training.learning.augmentation.photo import augment_photo  # torchvision: only where photos are streamed
 
         indices, generator = self.plan.indices(step), step_generator(self.plan.seed, step, "step")
@@ -154,6 +167,21 @@ class FolderBatches(Dataset[Batch]):
             )
         ]
         return Batch(torch.stack(photos), kept[mine], self.labels[indices][mine], hinted[mine], dropout_seed)
+
+
+@contextmanager
+def lost_workers_explained() -> Iterator[None]:
+    """Says what to do if a worker process is lost; torch raises its error from whatever code runs at that moment."""
+    try:
+        yield
+    except RuntimeError as problem:
+        if "DataLoader worker (pid" not in str(problem):
+            raise
+        reason = str(problem).splitlines()[0].rstrip(". ")
+        raise RunError(
+            f"a process that decodes images is lost: {reason}. If memory ran out, use fewer --workers (0: none). "
+            f"The same command goes on from the last checkpoint."
+        ) from problem
 
 
 def _draw_seed(generator: torch.Generator) -> int:

@@ -84,16 +84,27 @@ class Learner:
         ordinary = len(batch.labels)
         totals = self._totals(logits[:ordinary], None if z is None else z[:ordinary], labels[:ordinary], loss)
         if not math.isfinite(totals.loss):
-            raise RecipeError(
-                f"the loss became {totals.loss} at step {step + 1}: training has diverged. Lower "
-                f"optimiser.learning_rate; the last checkpoint is from before."
-            )
+            raise self._diverged(f"the loss became {totals.loss}", step + 1)
         self.optimiser.step()
         if totals.confidence_loss is not None:
             self.controller.update(totals.confidence_loss)
         if self.averaged is not None:
             self.averaged.update_parameters(self.network)
         return totals
+
+    def check_finite(self, step: int) -> None:
+        """Fails if a weight is NaN or infinite, which the loss shows only one step later."""
+        for name, value in self.network.state_dict().items():
+            if value.is_floating_point() and not torch.isfinite(value).all():
+                raise self._diverged(f"{name} is no longer finite", step)
+
+    def _diverged(self, what: str, step: int) -> RecipeError:
+        rate = self.recipe.optimiser.learning_rate
+        return RecipeError(
+            f"{what} at step {step}: training has diverged. That was not saved; the last checkpoint, if there is one, "
+            f"is from before. Lower the rate, and train in another folder: --set optimiser.learning_rate={rate / 2:g} "
+            f"--out …"
+        )
 
     def _set_learning_rate(self, step: int, epoch: int) -> None:
         multiplier = self.recipe.optimiser.schedule.multiplier(step / self.total_steps, epoch)

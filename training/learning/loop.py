@@ -13,7 +13,7 @@ from typing import Any
 from training.data.normalise import normalisation_for
 from training.data.splits import Splits
 from training.learning.accuracy import accuracy
-from training.learning.batches import Batch, Plan, make_batches
+from training.learning.batches import Batch, Plan, lost_workers_explained, make_batches
 from training.learning.epoch_summary import EpochSummary, StepTotals
 from training.learning.fresh_network import fresh_network
 from training.learning.learner import Learner
@@ -74,6 +74,13 @@ class Run:
         heard = listeners if self.ranks.is_main else ()
         for listener in heard:
             listener.started(self._start())
+        with lost_workers_explained():
+            self._train_steps(heard)
+        self.ranks.wait()
+        if self.ranks.is_main:
+            self._finish(heard)
+
+    def _train_steps(self, heard: Sequence[Listener]) -> None:
         saved_at = ended = time.monotonic()
         seconds_a_step = 0.0
         for batch in self.batches.between(self.step, self.total_steps):
@@ -89,9 +96,6 @@ class Run:
             if epoch_ended or time.monotonic() - saved_at > self.checkpoint_seconds:
                 self.save_checkpoint()
                 saved_at = ended = time.monotonic()
-        self.ranks.wait()
-        if self.ranks.is_main:
-            self._finish(heard)
 
     def _train_step(self, epoch: int, batch: Batch) -> StepTotals:
         totals = self.learner.learn(batch, self.step, epoch)
@@ -177,9 +181,13 @@ class Run:
         }
 
     def save_checkpoint(self) -> None:
-        """Saves everything that does not follow from the seed and the step; only the main rank writes."""
+        """Saves everything that does not follow from the seed and the step; only the main rank writes.
+
+        Weights that are no longer finite are not saved: no training could go on from them.
+        """
         if not self.ranks.is_main:
             return
+        self.learner.check_finite(self.step)
         self.folder.save(
             {
                 **self.learner.state(),

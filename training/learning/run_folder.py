@@ -3,17 +3,19 @@
 Every file is replaced atomically or only appended to, so a run that is killed at any moment can be resumed.
 """
 
+import io
 import json
 import os
 import pickle
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from training.errors import RecipeError
+from training.errors import RecipeError, RunError
 from training.recipe import parse_recipe
 
 if sys.platform != "win32":
@@ -28,23 +30,28 @@ class RunFolder:
 
     def claim(self, identity: dict[str, Any]) -> None:
         """Claims the folder for this run. Fails if it holds another run, or if another process is training in it."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
         self._lock()
         record = self.path / "run.json"
         if record.is_file():
-            different = _differences(json.loads(record.read_text()), json.loads(json.dumps(identity)))
+            found = _parsed(record.read_text())
+            if found is None:
+                raise RunError(f"{record} is no JSON: it was damaged. Delete the folder to train from the start.")
+            different = _differences(found, json.loads(json.dumps(identity)))
             if different:
                 raise RecipeError(
                     f"{self.path} holds another run: {'; '.join(different)}. Choose another --out, or delete it."
                 )
         else:
-            self._replace("run.json", json.dumps(identity, indent=1) + "\n")
+            self._replace("run.json", _lines(identity))
 
     def _lock(self) -> None:
         """Locks the folder until this process ends: two processes would overwrite each other's checkpoints."""
         if sys.platform == "win32":
             return
-        lock = os.open(self.path / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        with writing(self.path / "run.lock"):
+            lock = os.open(self.path / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as problem:
@@ -54,13 +61,10 @@ class RunFolder:
             ) from problem
 
     def save(self, state: dict[str, Any]) -> None:
-        """Replaces the checkpoint."""
-        partial = self.path / "checkpoint.pt.partial"
-        with partial.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self.path / "checkpoint.pt")
+        """Replaces the checkpoint. It is made in memory: torch hides a full disk behind errors of its own."""
+        content = io.BytesIO()
+        torch.save(state, content)
+        self._replace("checkpoint.pt", content.getbuffer())
 
     def load(self, device: torch.device) -> dict[str, Any] | None:
         """The checkpoint; None if there is none yet."""
@@ -78,8 +82,9 @@ class RunFolder:
 
     def append(self, record: dict[str, Any]) -> None:
         """Adds one line to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a") as log:
-            log.write(json.dumps(record) + "\n")
+        log = self.path / "metrics.jsonl"
+        with writing(log), log.open("a") as lines:
+            lines.write(json.dumps(record) + "\n")
 
     def records(self, kind: str) -> Iterator[dict[str, Any]]:
         """The lines of metrics.jsonl of one kind: "step" or "epoch"."""
@@ -95,21 +100,46 @@ class RunFolder:
         if log.is_file():
             records = (_parsed(line) for line in log.read_text().splitlines())
             kept = [record for record in records if record is not None and record["step"] <= step]
-            self._replace("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+            self._replace("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept).encode())
 
     def write_result(self, result: dict[str, Any]) -> None:
-        self._replace("result.json", json.dumps(result, indent=1) + "\n")
+        self._replace("result.json", _lines(result))
 
-    def _replace(self, name: str, text: str) -> None:
+    def _replace(self, name: str, content: bytes | memoryview) -> None:
+        """The new content is on the disk before its name is: neither a kill nor a power failure leaves half of it."""
         partial = self.path / f"{name}.partial"
-        partial.write_text(text)
-        partial.replace(self.path / name)
+        with writing(self.path / name):
+            try:
+                with partial.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.replace(self.path / name)
+            except OSError:
+                partial.unlink(missing_ok=True)  # a full disk needs its space
+                raise
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
-    """A line of the log; None for a line that is cut off because the process was killed."""
+@contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """Turns a failure to write the file into a message that says what to do."""
     try:
-        record: dict[str, Any] = json.loads(line)
+        yield
+    except OSError as problem:
+        raise RunError(
+            f"{file} cannot be written ({problem.strerror}). The last checkpoint, if there is one, stays as it was. "
+            f"Free space or allow writing there; the same command then goes on from it."
+        ) from problem
+
+
+def _lines(record: dict[str, Any]) -> bytes:
+    return (json.dumps(record, indent=1) + "\n").encode()
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    """A record; None for a text that is cut off because the process was killed."""
+    try:
+        record: dict[str, Any] = json.loads(text)
     except json.JSONDecodeError:
         return None
     return record

@@ -107,12 +107,14 @@ def auroc(accept: ArrayLike, refuse: ArrayLike) -> float:
 def aupr_in(accept: ArrayLike, refuse: ArrayLike) -> float:
     """Average precision with the inputs to accept as positives: Σ (R_k − R_k−1)·P_k over the distinct scores.
 
-    Equal scores are one step of the sum; a trapezoid would interpolate between steps, where no δ lies.
+    Equal scores are one step of the sum; a trapezoid would interpolate between steps, where no δ lies. scikit-learn
+    gets ranks, because it subtracts neighbouring scores to find ties, and the difference of two huge ones overflows.
     """
     from sklearn.metrics import average_precision_score
 
     positive, negative = sorted_scores(accept, "accept"), sorted_scores(refuse, "refuse")
-    return float(average_precision_score(_truth(len(positive), len(negative)), np.concatenate([positive, negative])))
+    _, ranks = np.unique(np.concatenate([positive, negative]), return_inverse=True)
+    return float(average_precision_score(_truth(len(positive), len(negative)), ranks))
 
 
 def aupr_out(accept: ArrayLike, refuse: ArrayLike) -> float:

@@ -1,7 +1,6 @@
 """Damaged input by the hundred: whatever the bytes, a decoder answers with pixels or says what is wrong with them.
 
 Hypothesis damages real files of every format that is served, in ways that files really break and attackers break them.
-Derandomised, so that a failure is a change's and not the day's.
 """
 
 import asyncio
@@ -24,12 +23,11 @@ from service.serving.gate_overrides import GateChange
 from service.settings import Settings
 from service.web.auth import Gatekeeper
 from service.web.bodies import BodyLimits, read_images
+from tests.properties import examples
 
 # Warnings about damage are no news here, and `service.logs` keeps them out of the log.
 pytestmark = pytest.mark.filterwarnings(r"ignore::UserWarning:PIL\.")
-bounded = settings(
-    max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
+bounded = settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 TARGET = Input(width=8, height=6, resize="fit_crop", interpolation="bilinear", crop_fraction=0.9)
 MAX_PIXELS = 100_000
 
@@ -84,6 +82,7 @@ def damaged(draw: st.DrawFn, original: bytes) -> bytes:
     return bytes(content)
 
 
+@pytest.mark.hypothesis  # the property is inside, where Hypothesis does not see it when tests are collected
 @pytest.mark.parametrize("name", CORPUS)
 def test_a_damaged_file_is_pixels_or_a_sentence(name: str) -> None:
     """Every damaged file gives pixels of the right shape, or InvalidImage or TooLarge; never anything else."""
@@ -129,6 +128,7 @@ JSON = json.dumps({"images": [base64.b64encode(IMAGE).decode()] * 2}).encode()
 BODIES = {"multipart/form-data; boundary=b": FORM, "application/json": JSON, "image/png": IMAGE}
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("content_type", BODIES)
 def test_a_damaged_body_is_images_or_a_sentence(content_type: str) -> None:
     """However a body is damaged and cut into chunks, it is a few images, or an error that says what is wrong."""

@@ -12,6 +12,7 @@ from benchmarks.attacks.files import encoded
 from service.errors import RequestError
 from service.model.headers import FORMATS, INSTANT_PIXELS, Header, read_header, read_instant_header
 from tests.costly_files import many_chunks, many_scans, many_segments, many_strips, png, wide_webp
+from tests.properties import examples
 
 OPTIONS: dict[str, list[dict[str, object]]] = {
     "PNG": [{}, {"icc_profile": bytes(500)}],
@@ -78,7 +79,7 @@ def test_cost_grows_with_pixels_and_scans() -> None:
     assert Header("JPEG", 4000, 3000).decode_bytes < Header("JPEG", 4000, 3000, passes=10).decode_bytes
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_bytes_break_the_reader(data: st.DataObject) -> None:
     """Cut, changed and random files give a header or one of our errors, and never anything else."""

@@ -13,6 +13,7 @@ from service.errors import InvalidImage, RequestError, TooLarge
 from service.model.bundle import Input
 from service.model.headers import FORMATS
 from service.model.images import decode, fit_array
+from tests.properties import examples
 
 SAME = Input(width=6, height=4, resize="stretch", interpolation="bilinear")
 LIMIT = 10_000
@@ -170,7 +171,7 @@ def test_a_large_jpeg_decoded_at_a_fraction_shows_the_same() -> None:
     assert np.abs(decode(photo, target, 10**6).astype(int) - full).max() <= 4
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore")  # Pillow comments on what it finds in broken files
 def test_broken_files_only_ever_raise_our_errors(data: st.DataObject) -> None:

@@ -15,6 +15,7 @@ from service.errors import RequestError
 from service.model.bundle import Input
 from service.model.images import Pixels, decode
 from service.model.png import open_plain
+from tests.properties import examples
 
 TARGET = Input(width=6, height=4, resize="stretch", interpolation="bilinear")
 LIMIT = 2_000
@@ -44,7 +45,7 @@ def in_pieces(file: bytes, size: int) -> bytes:
     return b"".join([*parts, file[-12:]])
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     width=st.integers(1, 40),
     height=st.integers(1, 40),
@@ -92,7 +93,7 @@ def outcome(file: bytes) -> Pixels | tuple[type, str]:
         return type(error), error.detail
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(data=st.data(), pieces=st.booleans())
 def test_damage_is_told_as_without_the_short_way(data: st.DataObject, pieces: bool) -> None:
     """Changed, missing or added bytes give the very answer, or error, that Pillow alone gives."""

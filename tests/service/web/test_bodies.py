@@ -207,3 +207,9 @@ def test_no_file_name_is_in_the_log(service: Service, client: httpx.Client) -> N
         )
         service.wait_for_line(f"named-{number}")
     assert not any("private-" in line for line in service.lines)
+
+
+@pytest.mark.parametrize(("body", "status"), [(b"", 200), (b"{}", 200), (b"\x0c", 400), (b" \n", 400)])
+def test_an_optional_body_is_empty_or_json(client: httpx.Client, body: bytes, status: int) -> None:
+    """White space, of any kind, is neither."""
+    assert client.post("/v2/repository/index", content=body, headers=ADMIN).status_code == status

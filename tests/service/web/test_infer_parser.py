@@ -15,6 +15,7 @@ from service.web.bodies import BodyLimits
 from service.web.problems import problem_of
 from service.web.v2.request import InferRequest, read_infer
 from tests.conftest import RED, SIDE
+from tests.properties import examples
 from tests.service.web.infer_bodies import ONE, REFUSED, SIZE, files, request, tensor
 
 TARGET = Input(width=SIDE, height=SIDE, resize="stretch", interpolation="bilinear")
@@ -105,7 +106,7 @@ def nearly_good(draw: st.DrawFn) -> tuple[bytes, bytes]:
     return json.dumps({"inputs": [inputs], **fields}).encode(), binary
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(200), suppress_health_check=list(HealthCheck))
 @given(sent=nearly_good(), cut=st.integers(0, 400), lie=st.none() | st.integers(1, 10**6))
 def test_nothing_breaks_the_parser(sent: tuple[bytes, bytes], cut: int, lie: int | None) -> None:
     """Requests with anything in any place are read, or refused with a 4xx of few words; never anything else."""
@@ -114,14 +115,14 @@ def test_nothing_breaks_the_parser(sent: tuple[bytes, bytes], cut: int, lie: int
     read_or_refused(body, lie or (len(document) if binary else None))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(body=st.binary(max_size=2000), length=st.none() | st.integers(1, 3000))
 def test_no_bytes_break_the_parser(body: bytes, length: int | None) -> None:
     """Bytes that were never meant as a request are refused with a 4xx."""
     assert read_or_refused(body, length) is None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(contents=st.lists(st.binary(max_size=60), min_size=1, max_size=8))
 def test_files_come_out_as_they_went_in(contents: list[bytes]) -> None:
     """BYTES elements of any content and length are the same after packing and unpacking."""

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.properties import examples
 from training.learning.loss import BudgetController, confidence_loss
 
 
@@ -38,7 +39,7 @@ def test_without_hint_it_is_cross_entropy_and_still_pays_for_doubt():
     assert parts.confidence.item() == pytest.approx(math.log(2), abs=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(seed=st.integers(0, 10_000), batch=st.integers(1, 9), classes=st.integers(2, 6), weight=st.floats(0, 5))
 def test_equals_the_paper_in_float64(seed, batch, classes, weight):
     """Values and gradients agree with the paper's equations in float64."""
@@ -59,7 +60,7 @@ def test_equals_the_paper_in_float64(seed, batch, classes, weight):
         torch.testing.assert_close(got.grad.double(), expected.grad, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(seed=st.integers(0, 10_000), weight=st.floats(0, 5))
 def test_hints_for_the_branch_leave_the_classifier_alone(seed, weight):
     """With them the logits' gradient is that of cross-entropy, and the confidence's is that of the paper's loss."""

@@ -4,10 +4,11 @@ from dataclasses import astuple, fields
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
+from tests.properties import examples
 from training.metrics.detection import (
     DetectionMetrics,
     auroc,
@@ -34,7 +35,6 @@ def test_detection_error_by_hand():
     assert best.value == pytest.approx(2.5)
 
 
-@settings(max_examples=100, deadline=None)
 @given(accept=scores, refuse=scores)
 def test_detection_error_is_the_minimum_over_all_thresholds(accept, refuse):
     """No threshold does better, and the one returned does as well as it says."""
@@ -44,8 +44,8 @@ def test_detection_error_is_the_minimum_over_all_thresholds(accept, refuse):
     assert detection_error_at(best.value, accept, refuse) == pytest.approx(best.detection_error)
 
 
-@settings(max_examples=100, deadline=None)
 @given(accept=scores | any_scores, refuse=scores | any_scores)
+@example(accept=[1e308, -1e308], refuse=[1e308])  # neighbours whose difference is no float
 def test_all_metrics_equal_brute_force(accept, refuse):
     """Each of the six is what counting every pair, every threshold and every step of the curve gives."""
     found = detection_metrics(accept, refuse)
@@ -72,7 +72,6 @@ def average_precision(positive, negative):
     return total
 
 
-@settings(max_examples=100, deadline=None)
 @given(accept=scores, refuse=scores)
 def test_all_metrics_equal_scikit_learn(accept, refuse):
     """The same from scikit-learn's ROC curve and average precision, ties included."""
@@ -107,7 +106,6 @@ def test_order_does_not_matter():
     assert detection_metrics(random.permutation(accept), random.permutation(refuse)) == before
 
 
-@settings(max_examples=100, deadline=None)
 @given(values=any_scores)
 def test_cuts_separate_what_they_are_between(values):
     """Also between neighbouring or huge floats every cut refuses the lower score and accepts the higher one."""
@@ -148,8 +146,9 @@ def test_bootstrap_repeats_itself():
             bootstrap_interval(np.mean, *samples, **options)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(accept=scores | any_scores, refuse=scores | any_scores)
+@example(accept=[1e308, -1e308], refuse=[1e308])  # neighbours whose difference is no float
 def test_intervals_from_counts_equal_those_of_every_metric_by_itself(accept, refuse):
     """All six at once, from running sums of how often each score was drawn: what resampling the scores gives."""
     found = detection_intervals(accept, refuse, n=10, seed=3)
@@ -162,7 +161,6 @@ def test_intervals_from_counts_equal_those_of_every_metric_by_itself(accept, ref
     assert found["auroc"] == pytest.approx(alone, abs=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
 @given(accept=scores, percent=st.integers(1, 100))
 def test_threshold_keeps_the_share_and_is_the_highest_that_does(accept, percent):
     """At least the share lies above δ, no observed score equals δ, and the next cut up keeps too few."""

@@ -4,7 +4,7 @@ from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from training.metrics.selective import aurc, expected_calibration_error
@@ -19,7 +19,6 @@ def test_aurc_by_hand():
     assert aurc([3, 2, 1], [True, False, True]) == pytest.approx(5 / 18)
 
 
-@settings(max_examples=100, deadline=None)
 @given(pairs=st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=1, max_size=6))
 def test_aurc_is_the_mean_over_every_order_of_equal_scores(pairs):
     """Ties are taken as if broken at random: the average over all orders that the scores allow."""
@@ -31,7 +30,6 @@ def test_aurc_is_the_mean_over_every_order_of_equal_scores(pairs):
     assert aurc(*columns(pairs)) == pytest.approx(np.mean(areas))
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     pairs=st.lists(st.tuples(st.integers(0, 30).map(lambda k: k / 30), st.booleans()), min_size=1, max_size=40),
     bins=st.integers(1, 20),

@@ -1,9 +1,11 @@
 """TensorBoard scalars of a run: `tensorboard --logdir RUN/tensorboard`."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
+from training.learning.run_folder import writing
 from training.learning.runtime.listener import EpochReport, Listener, RunStart, StepReport
 
 
@@ -16,7 +18,8 @@ class Scalars(Listener):
         self._has_branch = False
 
     def started(self, start: RunStart) -> None:
-        self._writer = SummaryWriter(str(self._folder), purge_step=start.step + 1)
+        with writing(self._folder):
+            self._writer = SummaryWriter(str(self._folder), purge_step=start.step + 1)
         self._has_branch = start.budget is not None
 
     def step_done(self, report: StepReport, learning_rate: float) -> None:
@@ -44,9 +47,11 @@ class Scalars(Listener):
     def close(self) -> None:
         """Flushes the file; also after a training that failed."""
         if self._writer is not None:
-            self._writer.close()
+            with suppress(OSError):  # a full disk ended the training, or metrics.jsonl holds the same figures
+                self._writer.close()
 
     def _add(self, figures: dict[str, float], step: int) -> None:
         assert self._writer is not None  # a training tells first that it has started
-        for name, value in figures.items():
-            self._writer.add_scalar(name, value, step)
+        with writing(self._folder):
+            for name, value in figures.items():
+                self._writer.add_scalar(name, value, step)

@@ -1,0 +1,36 @@
+"""Training whose worker processes, or their images, are lost."""
+
+import os
+import signal
+from pathlib import Path
+
+from tests.faults.training_runs import fit_command, one_error, start, wait_for
+from tests.training.command_line import write_folder
+
+ENDLESS = ("optimiser.epochs=100000",)
+
+
+def test_a_lost_worker_ends_the_run_with_advice(tmp_path: Path) -> None:
+    """SIGKILL of a process that decodes images: the training ends at once, and says what to do; it does not hang."""
+    photos, out = write_folder(tmp_path / "photos"), tmp_path / "run"
+    with start(fit_command(out, "--data", photos, "--size", 12, "--workers", 1, changes=ENDLESS)) as process:
+        wait_for(process, out / "metrics.jsonl")
+        (worker,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(worker), signal.SIGKILL)
+        said = one_error(process)
+    assert (
+        f"a process that decodes images is lost: DataLoader worker (pid {worker}) is killed by signal: Killed" in said
+    )
+    assert "fewer --workers" in said
+    assert "The same command goes on from the last checkpoint" in said
+
+
+def test_an_image_that_is_lost_while_a_worker_trains_is_named(tmp_path: Path) -> None:
+    """Images that are deleted during a training end it with one line that names a file, as without workers."""
+    photos, out = write_folder(tmp_path / "photos"), tmp_path / "run"
+    with start(fit_command(out, "--data", photos, "--size", 12, "--workers", 1, changes=ENDLESS)) as process:
+        wait_for(process, out / "metrics.jsonl")
+        for image in photos.rglob("*.*"):
+            image.unlink()
+        said = one_error(process)
+    assert "was readable when the run began, but no longer is" in said
