@@ -5,14 +5,16 @@ What bundle.json may say is in `service.model.manifest`; what is inside the ONNX
 is checked where they are opened, in `service.model.session`.
 """
 
+import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 from pydantic import ValidationError
 
@@ -33,6 +35,7 @@ from service.model.manifest import (
     Score,
     Typicality,
 )
+from service.model.onnx_file import NotOnnxError, external_files
 
 __all__ = [
     "Bundle",
@@ -58,13 +61,29 @@ DOCUMENT_SUFFIXES = frozenset({".md", ".png", ".svg", ".csv", ".json"})
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A verified bundle: the folder, and what its bundle.json says."""
+    """A verified bundle: the folder, what its bundle.json says, and what was in the files that it names.
+
+    The files are read once. What was verified is what is used, whatever happens to the files afterwards.
+    """
 
     folder: Path
     manifest: Manifest
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def graph_path(self, graph: GraphName) -> Path:
         return self.folder / self.manifest.graphs[graph].file
+
+    def graph(self, graph: GraphName) -> bytes:
+        """The content of a graph's .onnx file."""
+        return self.files[self.manifest.graphs[graph].file]
+
+    def weights(self) -> dict[str, bytes]:
+        """The content of each file with weights outside the .onnx files."""
+        return {file.file: self.files[file.file] for file in self.manifest.external_data}
+
+    def without_files(self) -> Self:
+        """The same bundle without the content of its files: for when its graphs are open."""
+        return replace(self, files={})
 
 
 def load_bundle(folder: Path) -> Bundle:
@@ -123,14 +142,14 @@ def _load_folder(folder: Path) -> Bundle:
     if not path.is_file():
         raise BundleError(path, "file", "nothing" if folder.is_dir() else "no such folder", "a bundle.json")
     manifest = _parse(path)
-    for file in manifest.files:
-        _verify_file(folder, file)
+    files = {file.file: _read_verified(folder, file) for file in manifest.files}
+    for graph in manifest.graphs.values():
+        _check_external_data(folder / graph.file, files[graph.file], manifest)
     known = {MANIFEST, *(file.file for file in manifest.files)}
     for entry in sorted(folder.iterdir()):
         if entry.name not in known and entry.suffix not in DOCUMENT_SUFFIXES:
-            # A graph could read its weights from there, and nothing would notice when they change.
             raise BundleError(entry, "file", "a file that bundle.json does not name", "no such file")
-    return Bundle(folder, manifest)
+    return Bundle(folder, manifest, files)
 
 
 def _parse(path: Path) -> Manifest:
@@ -159,15 +178,32 @@ def _shortened(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _verify_file(folder: Path, expected: HashedFile) -> None:
+def _read_verified(folder: Path, expected: HashedFile) -> bytes:
+    """The content of a file, if it has the size and the hash that bundle.json gives."""
     path = folder / expected.file
     if path.resolve().parent != folder.resolve():
         raise BundleError(path, "file", f"a link to {path.resolve()}", "a file inside the bundle's folder")
     if not path.is_file():
         raise BundleError(path, "file", "nothing", f"a file of {expected.size} bytes")
     size = path.stat().st_size
-    if size != expected.size:
+    if size != expected.size:  # known before a file that may be huge is read
         raise BundleError(path, "size", f"{size} bytes", f"{expected.size} bytes")
-    found = HashedFile.of(path)
-    if found.sha256 != expected.sha256:
-        raise BundleError(path, "sha256", found.sha256, expected.sha256)
+    content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected.sha256:
+        raise BundleError(path, "sha256", found, expected.sha256)
+    return content
+
+
+def _check_external_data(path: Path, graph: bytes, manifest: Manifest) -> None:
+    """A graph may only read weights from files that bundle.json names, because only those are hashed."""
+    try:
+        referenced = external_files(graph)
+    except NotOnnxError as error:
+        raise BundleError(path, "graph", f"a file that is not ONNX ({error})", "an ONNX graph") from error
+    named = {file.file for file in manifest.external_data}
+    for other in sorted(referenced - named):
+        expected = ", ".join(sorted(named)) or "none: all weights in the graph itself"
+        raise BundleError(
+            path, "external data", repr(other[:80]), f"a file that bundle.json names in external_data ({expected})"
+        )

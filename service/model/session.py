@@ -25,7 +25,6 @@ ActiveDevice = Literal["cuda", "cpu"]
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 # TF32 would round the scores away from those the thresholds were calibrated on.
 CUDA_OPTIONS = {"use_tf32": "0"}
-EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 # A run that fails raises the reason. ONNX Runtime would print it too, and wait for a log that perhaps nobody reads.
 RUN_OPTIONS = onnxruntime.RunOptions()
 RUN_OPTIONS.log_severity_level = 4
@@ -84,7 +83,7 @@ def open_session(
 ) -> OnnxSession:
     """Opens a bundle's graph, checks it against the contract, and warms up every batch size it will pad to."""
     wanted = choose_providers(device, onnxruntime.get_available_providers())
-    runtime = open_runtime(bundle, bundle.graph_path(graph), wanted, threads)
+    runtime = open_runtime(bundle, bundle.graph(graph), wanted, threads, bundle.graph_path(graph))
     providers = runtime.get_providers()
     active = active_device(device, providers)
     _check_tensors(bundle, graph, runtime)
@@ -128,8 +127,8 @@ def active_device(requested: Device, reported: Sequence[str]) -> ActiveDevice:
     return "cpu"
 
 
-def open_runtime(bundle: Bundle, graph: Path | bytes, providers: list[Any], threads: int) -> Any:
-    """Opens a graph of the bundle, or one made from it that reads its weights from the bundle's folder."""
+def open_runtime(bundle: Bundle, graph: bytes, providers: list[Any], threads: int, path: Path | None = None) -> Any:
+    """Opens a graph of the bundle, which is at `path`, or one made from it that uses its weights."""
     if providers != [CPU] and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip put them
     options = onnxruntime.SessionOptions()
@@ -139,16 +138,17 @@ def open_runtime(bundle: Bundle, graph: Path | bytes, providers: list[Any], thre
     # Spinning threads would use that CPU between two batches.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    if isinstance(graph, bytes):
-        # Bytes have no folder of their own. ONNX Runtime knows this setting since 1.21.
-        options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(bundle.folder.absolute()))
-    path = bundle.folder if isinstance(graph, bytes) else graph
+    # From memory: ONNX Runtime would map the file, and use whatever is written into it later.
+    weights = bundle.weights()
+    if weights:
+        sizes = [len(content) for content in weights.values()]
+        options.add_external_initializers_from_files_in_memory(list(weights), list(weights.values()), sizes)
     try:
-        return onnxruntime.InferenceSession(
-            graph if isinstance(graph, bytes) else str(graph), options, providers=providers
-        )
+        return onnxruntime.InferenceSession(graph, options, providers=providers)
     except RUNTIME_ERRORS as error:
-        raise BundleError(path, "graph", f"what ONNX Runtime refuses ({error})", "an ONNX graph") from error
+        raise BundleError(
+            path or bundle.folder, "graph", f"what ONNX Runtime refuses ({error})", "an ONNX graph"
+        ) from error
 
 
 def expected_outputs(bundle: Bundle, graph: GraphName) -> dict[str, list[int | str]]:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from service.errors import BundleError
 from service.model.bundle import Bundle, load_bundle
-from service.model.folders import fingerprint
 from service.model.gate import OutputReader, Reading, gates_of
 from service.model.manifest import GraphName
 from service.model.session import Session, SessionOpener, open_session
@@ -52,7 +51,6 @@ class BundleOpener:
         """
         started, settings = time.perf_counter(), self._settings
         try:
-            before = fingerprint(folder)
             bundle = load_bundle(folder)
             manifest = bundle.manifest
             same_version = served.get(manifest.name, {}).get(manifest.version)
@@ -64,14 +62,11 @@ class BundleOpener:
                 sessions[graph] = self._open_session(
                     bundle, graph, settings.device, settings.threads, settings.max_batch
                 )
-            if fingerprint(folder) != before:
-                # The files that were opened may not be those that were hashed.
-                raise BundleError(folder, "files", "some that changed while they were loaded", "files at rest")
         except OSError as error:
             raise BundleError(
                 error.filename or folder, "file", f"none ({error.strerror})", "a readable file"
             ) from error
-        return OpenedBundle(bundle, sessions, time.perf_counter() - started)
+        return OpenedBundle(bundle.without_files(), sessions, time.perf_counter() - started)
 
     def make_model(self, opened: OpenedBundle) -> Model:
         """A model that is ready for requests.

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from service.model.bundle import Input
 from service.model.images import Pixels, fit_array
-from service.model.session import EXTERNAL_DATA_FOLDER
 from training.data.folder import FolderImages
 from training.graphs.progress import images_done
 
 AnyImages = Pixels | FolderImages  # uint8 [N,H,W,3], in memory or decoded from disk when a batch needs them
 
+# A model in memory has no folder of its own. ONNX Runtime knows this setting since 1.21.
+EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 FORWARD_BATCH = 250
 # The backward pass holds every activation of the batch: about 50 MB an image for WRN-28-10.
 PERTURBED_BATCH = 50

@@ -1,10 +1,12 @@
 """Loading believes nothing it has not checked; writing publishes whole or not at all."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from service.errors import BundleError
@@ -175,6 +177,19 @@ def test_external_data_is_hashed_too(models: Path, bundle_folder: BundleFolder) 
     weights.write_bytes(b"12346")
     with pytest.raises(BundleError, match=r"weights\.data: sha256"):
         load_bundle(models / "colours" / "1")
+
+
+def test_a_graph_that_reads_weights_from_a_document_is_refused(bundle_folder: BundleFolder) -> None:
+    """Documents are not hashed, so no weights may come from one, whatever its name; nor from outside the bundle."""
+    for file in ("CARD.md", "notes.json", "../weights.bin", "model.onnx"):
+        model = onnx.load_from_string(graph_bytes())
+        gain = next(tensor for tensor in model.graph.initializer if tensor.name == "gain")
+        gain.ClearField("raw_data")
+        gain.data_location = onnx.TensorProto.EXTERNAL
+        gain.external_data.add(key="location", value=file)
+        bundle_folder.replace_graph("forward", model.SerializeToString())
+        with pytest.raises(BundleError, match=rf"model\.onnx: external data: found '{re.escape(file)}'"):
+            load_bundle(bundle_folder.folder)
 
 
 def manifest_of(folder: BundleFolder, version: int) -> Manifest:

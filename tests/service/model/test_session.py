@@ -46,9 +46,10 @@ def test_epsilon_is_the_bundles(models: Path) -> None:
         (graph_bytes(batch=4), r"input image: found tensor\(uint8\) \[4, 8, 8, 3\]"),
         (graph_bytes(confidence=False), r"outputs: found \['logits'\], expected \['confidence_logit', 'logits'\]"),
         (graph_bytes(perturbed=True), r"inputs: found \['epsilon', 'image'\], expected \['image'\]"),
-        (b"not a graph", "what ONNX Runtime refuses"),
+        (b"not a graph", "found a file that is not ONNX"),
+        (graph_bytes().replace(b"ReduceMean", b"ReduceMoon"), "what ONNX Runtime refuses"),
     ],
-    ids=["size", "fixed batch", "output missing", "input too many", "no graph"],
+    ids=["size", "fixed batch", "output missing", "input too many", "no graph", "unknown operator"],
 )
 def test_a_graph_that_breaks_the_contract_is_refused(bundle_folder: BundleFolder, graph: bytes, message: str) -> None:
     """Names, types and shapes of tensors are checked when a graph is opened, and the message shows both sides."""

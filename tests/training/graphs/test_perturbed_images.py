@@ -206,6 +206,6 @@ def test_a_graph_that_cannot_be_cut_runs_whole(
 
 def test_what_is_no_graph_is_refused_as_by_the_service(reproduced, tmp_path):
     """The error for a perturbed graph that cannot be opened names its file."""
-    bundle = with_perturbed_graph(load_bundle(reproduced.bundle(BRANCH)), b"not a graph", tmp_path)
+    bundle = load_bundle(reproduced.bundle(BRANCH))
     with pytest.raises(BundleError, match=r"perturbed\.onnx"):
-        opened(bundle)
+        opened(with_perturbed_graph(bundle, b"not a graph", tmp_path))
