@@ -48,7 +48,10 @@ def wait_until_in_flight(client: httpx.Client, requests: int) -> None:
 
 def end(service: Service) -> int:
     service.process.send_signal(signal.SIGTERM)
-    service.process.wait(SECONDS)
+    try:
+        service.process.wait(SECONDS)
+    finally:
+        service.process.kill()  # a graph that loops would keep a CPU busy long after a test that failed
     return service.wait_until_ended()
 
 
