@@ -179,7 +179,7 @@ def _parameters() -> list[dict[str, Any]]:
     ]
     headers: list[tuple[str, dict[str, Any], str]] = [
         ("X-Request-Timeout-Ms", {**whole, "maximum": 600_000}, "Time for the answer; 504 after it."),
-        ("X-Request-Id", {"type": "string", "maxLength": 128}, "Taken over as the request's id."),
+        ("X-Request-Id", {"type": "string"}, "The request's id, if it has up to 128 of A-Z a-z 0-9 ._:/+=-."),
         ("traceparent", {"type": "string"}, "W3C trace context; the answer continues it."),
     ]
     return [
