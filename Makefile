@@ -10,8 +10,8 @@ PIP_INSTALL := $(BIN)/python $(PIP) install --quiet --constraint constraints.txt
 # The tools of the supply chain, and beside them the environment that the bill of materials is written about.
 TOOLS ?= .tools
 SHIPPED := $(TOOLS)/shipped
-COMPILE := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	--no-annotate --constraints constraints.txt
+COMPILE := $(TOOLS)/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
+	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options --constraint constraints.txt
 MODELS ?= models
 RUN ?= runs/compact-cifar10
 # Of the demonstration, the soak and the fuzzing, in seconds; each has its own unless given.
@@ -63,8 +63,8 @@ sbom: $(TOOLS)/.installed ## write dist/sbom.json: what the service's image hold
 lock: $(TOOLS)/.installed ## rewrite requirements/ after a change of pyproject.toml or constraints.txt
 	$(COMPILE) --extra cpu --output-file requirements/cpu.txt pyproject.toml
 	$(COMPILE) --extra gpu --output-file requirements/gpu.txt pyproject.toml
-	$(COMPILE) --group build --output-file requirements/build.txt
-	$(COMPILE) --group tools --output-file requirements/tools.txt
+	$(COMPILE) --output-file requirements/build.txt requirements/build.in
+	$(COMPILE) --output-file requirements/tools.txt requirements/tools.in
 
 train: $(VENV)/.dev data/cifar10.npz ## train on CIFAR-10 (RUN=runs/NAME; resumes) 
 	$(BIN)/confgate-train fit compact-cifar10 --out $(RUN)

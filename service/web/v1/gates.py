@@ -13,6 +13,7 @@ from service.serving.served_model import Model
 from service.web.auth import require_admin
 from service.web.json_bodies import read_json
 from service.web.keys import Caller
+from service.web.parameters import refuse_repeated
 from service.web.v1.models import active_gate
 from service.web.v1.schemas import PROBLEM, GateHistory, GateInfo
 
@@ -79,6 +80,7 @@ async def show_history(
     limit: Annotated[int, Query(ge=1, le=MAX_HISTORY)] = 100,
 ) -> GateHistory:
     """Who changed which gate, when, from what to what; newest first."""
+    refuse_repeated(request.query_params.multi_items())
     return GateHistory(changes=_overrides(request).history(model, version, limit))
 
 

@@ -153,6 +153,13 @@ def test_a_wrong_change_is_refused_and_changes_nothing(
     assert operated.client.get("/v1/gates/history", headers=ADMIN).json() == {"changes": []}
 
 
+def test_a_parameter_that_is_given_twice_is_refused(operated: HeldService) -> None:
+    """The history of two models cannot be asked for at once: neither is chosen in silence."""
+    answer = operated.client.get("/v1/gates/history?model=a&model=b", headers=ADMIN)
+    assert answer.status_code == 400
+    assert "'model' is given twice" in answer.json()["detail"]
+
+
 def test_only_an_admin_key_changes_anything(operated: HeldService) -> None:
     """Nobody and a client are refused on every operator's route: 401 without a key, 403 with one that may not."""
     client = operated.client
