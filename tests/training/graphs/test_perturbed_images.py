@@ -91,9 +91,9 @@ class Watched:
     runtime: Any
     batches: list[bytes] = field(default_factory=list)
 
-    def run(self, outputs, inputs):
+    def run(self, outputs, inputs, options=None):
         self.batches.append(inputs["image"].tobytes())
-        return self.runtime.run(outputs, inputs)
+        return self.runtime.run(outputs, inputs, options)
 
 
 @pytest.fixture
