@@ -5,7 +5,7 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -106,17 +106,28 @@ def test_a_change_is_checked_against_the_bundle_that_is_served_when_it_is_made(
     assert (shown(operated)["policy"], shown(operated)["set_by_operator"]) == ("misclassified", False)
 
 
-def test_a_reload_during_the_save_gets_the_gate_of_its_own_bundle(
-    operated: HeldService, models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The threshold in force and in the answer is the one that the new bundle's policy has, not the old one's."""
+def told_after_a_reload_during_the_save(
+    operated: HeldService,
+    models: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    new_bundle: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:
+    """The answer to a change to tpr95. While it is saved, the bundle is replaced and loaded again."""
     with ThreadPoolExecutor(1) as pool:
         save = HeldSave(monkeypatch)
         setting = pool.submit(put, operated, policy="tpr95")
         assert save.entered.wait(60)
-        reload(operated, models, change=with_another_tpr95)
+        reload(operated, models, change=new_bundle)
         save.go_on.set()
-        told = setting.result().json()
+        told: dict[str, Any] = setting.result().json()
+    return told
+
+
+def test_a_reload_during_the_save_gets_the_gate_of_its_own_bundle(
+    operated: HeldService, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The threshold in force and in the answer is the one that the new bundle's policy has, not the old one's."""
+    told = told_after_a_reload_during_the_save(operated, models, monkeypatch, with_another_tpr95)
     assert (told["policy"], told["threshold_raw"], told["ignored"]) == ("tpr95", 5.0, None)
     assert shown(operated) == told
     answer = operated.client.post("/v1/predict", content=RED).json()["predictions"][0]
@@ -128,13 +139,7 @@ def test_a_reload_during_the_save_that_cannot_have_the_gate_says_so(
     operated: HeldService, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the new bundle has no such policy, its default decides, and answer, route and metric say why."""
-    with ThreadPoolExecutor(1) as pool:
-        save = HeldSave(monkeypatch)
-        setting = pool.submit(put, operated, policy="tpr95")
-        assert save.entered.wait(60)
-        reload(operated, models, change=without_tpr95)
-        save.go_on.set()
-        told = setting.result().json()
+    told = told_after_a_reload_during_the_save(operated, models, monkeypatch, without_tpr95)
     assert (told["policy"], told["set_by_operator"], told["by"]) == ("misclassified", False, None)
     assert "no policy 'tpr95' any more" in told["ignored"]
     assert shown(operated) == told
