@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from service.errors import BundleError
 from service.model.manifest import (
     MANIFEST,
-    SCHEMA_VERSION,
+    SCHEMA_VERSIONS,
     Default,
     Display,
     Figure,
@@ -161,8 +161,9 @@ def _parse(path: Path) -> Manifest:
     if not isinstance(raw, dict):
         raise BundleError(path, "file", f"a JSON {type(raw).__name__}", "a JSON object")
     # Checked first: another schema version may have other fields.
-    if raw.get("schema_version") != SCHEMA_VERSION or isinstance(raw.get("schema_version"), bool):
-        raise BundleError(path, "schema_version", repr(raw.get("schema_version")), str(SCHEMA_VERSION))
+    version = raw.get("schema_version")
+    if isinstance(version, bool) or version not in SCHEMA_VERSIONS:
+        raise BundleError(path, "schema_version", repr(version), " or ".join(map(str, SCHEMA_VERSIONS)))
     try:
         return Manifest.model_validate_json(text, strict=True)
     except ValidationError as error:

@@ -1,22 +1,25 @@
 """The gate: what a graph says about an image, and whether that is enough to accept it.
 
-An `OutputReader` turns a batch's outputs into readings. A `Gate` is a score and a threshold on it. `expectation_of`
-says how many images a gate should refuse: measured for a bundle's own policies, read off the reference histogram for
-others.
+An `OutputReader` turns a batch's outputs into readings. A `Gate` asks one question of a reading, or two: a pair asks
+whether the image is familiar, and then whether the model is certain of its class. What calibration expects of a gate is
+in `service.model.expectation`.
 """
 
 import math
-from bisect import bisect_left
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from service.errors import InferenceFailed
-from service.model.manifest import Display, GraphName, Histogram, Manifest
-from service.model.scores import HISTOGRAM_EDGES, PREPROCESSED_SCORES, Outputs, ScoreName, accept, sigmoid, softmax
+from service.model.manifest import PAIR_SCORES, Display, GraphName, Manifest
+from service.model.pairs import PairPolicy
+from service.model.scores import PREPROCESSED_SCORES, SOFTMAX_SCORES, Outputs, ScoreName, accept, sigmoid, softmax
 
 CUSTOM = "custom"  # the policy name of a threshold that an operator has set
+FAMILIARITY, CERTAINTY = PAIR_SCORES
+
+# Why an image is refused: unlike what the model was made for, or of a class that the model cannot tell.
+Reason = Literal["unfamiliar", "unsure"]
 
 
 class Reading(NamedTuple):
@@ -27,24 +30,46 @@ class Reading(NamedTuple):
     scores: dict[ScoreName, tuple[float, float]]
 
 
+class Decision(NamedTuple):
+    """One image's reading, and what the gate makes of it. `reason` says why it is refused; None if it is accepted."""
+
+    reading: Reading
+    accepted: bool
+    in_distribution: bool
+    reason: Reason | None
+
+
 class Gate(NamedTuple):
-    """A score, and the threshold that a policy puts on it."""
+    """A score and the threshold that a policy puts on it; a pair has a second threshold, on certainty.
+
+    A threshold of minus infinity, shown as 0, refuses nothing.
+    """
 
     score: ScoreName
     policy: str
     threshold: float
     threshold_shown: float
+    certainty_threshold: float | None = None
+    certainty_threshold_shown: float | None = None
 
-    def accepts(self, reading: Reading) -> bool:
-        """The decision about one image. A reading must hold this gate's score."""
-        return accept(reading.scores[self.score][0], self.threshold)
+    @property
+    def is_pair(self) -> bool:
+        return self.certainty_threshold is not None
 
+    def reason_to_refuse(self, reading: Reading) -> Reason | None:
+        """Why an image is refused; None: it is accepted. A reading must hold the scores of this gate."""
+        familiar = accept(reading.scores[self.score][0], self.threshold)
+        if self.certainty_threshold is None:
+            return None if familiar else "unsure" if self.score in SOFTMAX_SCORES else "unfamiliar"
+        if not familiar:
+            return "unfamiliar"
+        return None if accept(reading.scores[CERTAINTY][0], self.certainty_threshold) else "unsure"
 
-class Decision(NamedTuple):
-    """One image's reading, and whether the gate accepts it."""
-
-    reading: Reading
-    accepted: bool
+    def decide(self, reading: Reading) -> Decision:
+        """The decision about one image. Of a pair, only what is unfamiliar is out-of-distribution."""
+        reason = self.reason_to_refuse(reading)
+        in_distribution = reason != "unfamiliar" if self.is_pair else reason is None
+        return Decision(reading, reason is None, in_distribution, reason)
 
 
 class OutputReader:
@@ -61,6 +86,7 @@ class OutputReader:
         self._not_scores = ("logits", "logits_preprocessed") if "odin" in self._scores else ("logits",)
         # All scores are shown in one step: numpy takes as long for one number as for many.
         displays = [score.display or Display(location=0.0, scale=1.0) for score in self._scores.values()]
+        self._certainty_row = list(self._scores).index(CERTAINTY) if CERTAINTY in self._scores else None
         self._locations = np.array([[display.location] for display in displays])
         self._scales = np.array([[display.scale] for display in displays])
 
@@ -71,6 +97,9 @@ class OutputReader:
             probabilities = softmax(logits, self._temperature)
             values = np.array([score.of_images(name, outputs) for name, score in self._scores.items()])
             shown = sigmoid((values - self._locations) / self._scales)
+            if self._certainty_row is not None:
+                # The number that is shown as the largest probability, not one that may differ in its last digit.
+                shown[self._certainty_row] = probabilities.max(axis=-1)
             # A sum is finite only if every number in it is: nearly every batch needs no other check.
             total = float(np.add.reduce(probabilities, None) + np.add.reduce(values, None))
             for name in self._not_scores:
@@ -101,35 +130,17 @@ def gates_of(manifest: Manifest) -> dict[ScoreName, dict[str, Gate]]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """The share that calibration expects to be refused; for a custom threshold it is known only to within `margin`."""
-
-    rate: float
-    margin: float
-    n: int
+def pairs_of(manifest: Manifest) -> dict[str, Gate]:
+    """The pairs of a bundle by the name of their policy; none for a bundle of schema_version 1."""
+    if manifest.pairs is None:
+        return {}
+    return {name: pair_gate(manifest, name, pair) for name, pair in manifest.pairs.policies.items()}
 
 
-def expectation_of(manifest: Manifest, gate: Gate) -> Expectation:
-    """What calibration expects of a gate, whether it is one of the bundle's policies or an operator's own threshold."""
-    score = manifest.scores[gate.score]
-    policy = score.policies.get(gate.policy)
-    if policy is not None:
-        return Expectation(policy.expected_rejection_rate, 0.0, policy.n)
-    return read_histogram(score.reference, gate.threshold_shown)
-
-
-def read_histogram(reference: Histogram, shown: float) -> Expectation:
-    """The share of calibration images at or below a threshold.
-
-    Within a bucket the images are taken as evenly spread. They may all lie on one side of the threshold: the margin
-    says how much that would change.
-    """
-    n, bucket = sum(reference.counts), bisect_left(HISTOGRAM_EDGES, shown)
-    lower = HISTOGRAM_EDGES[bucket - 1] if bucket else 0.0
-    share = (shown - lower) / (HISTOGRAM_EDGES[bucket] - lower)
-    inside = reference.counts[bucket] / n
-    below = sum(reference.counts[:bucket]) / n
-    # At the bucket's upper edge nothing is left to guess.
-    margin = inside * max(share, 1 - share) if share < 1 else 0.0
-    return Expectation(min(1.0, below + inside * share), margin, n)
+def pair_gate(manifest: Manifest, policy: str, pair: PairPolicy) -> Gate:
+    """The gate of a pair of thresholds."""
+    familiarity, certainty = (
+        (-math.inf, 0.0) if threshold is None else (threshold, float(manifest.scores[score].shown(threshold)))
+        for score, threshold in ((FAMILIARITY, pair.familiarity), (CERTAINTY, pair.certainty))
+    )
+    return Gate(FAMILIARITY, policy, *familiarity, *certainty)

@@ -1,4 +1,8 @@
-"""bundle.json, schema_version 1: everything inference must know, and nothing that it does not read."""
+"""bundle.json: everything inference must know, and nothing that it does not read.
+
+schema_version 2 has pairs of thresholds (`pairs`) and the scores `neighbours` and `certainty`; version 1 has neither, and
+is still read.
+"""
 
 import hashlib
 import math
@@ -8,17 +12,10 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy.typing as npt
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import AfterValidator, AwareDatetime, Field, NonNegativeInt, PositiveInt, model_validator
 
+from service.model.contract import Contract, FileName, Name, PolicyName, Rate, Text
+from service.model.pairs import Pairs
 from service.model.scores import (
     HISTOGRAM_EDGES,
     PREPROCESSED_SCORES,
@@ -32,21 +29,13 @@ from service.model.scores import (
 )
 from service.model.typicality import QUANTILES, Ranks, TypicalityReference
 
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSIONS = (1, 2)
+# Scores that only schema_version 2 knows.
+NEW_SCORES: frozenset[ScoreName] = frozenset({"neighbours", "certainty"})
+PAIR_SCORES: tuple[ScoreName, ScoreName] = ("typicality", "certainty")  # what the two thresholds of a pair are on
 MANIFEST = "bundle.json"
 
 GraphName = Literal["forward", "perturbed"]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")]
-PolicyName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-Text = Annotated[str, Field(min_length=1, max_length=2000)]
-Rate = Annotated[float, Field(ge=0, le=1)]
-
-
-class Contract(BaseModel):
-    """Frozen; an unknown field is an error, because a field that is not read is a promise that is not kept."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class HashedFile(Contract):
@@ -147,7 +136,9 @@ class Typicality(Contract):
     """The correctly classified calibration images at `typicality.LEVELS`: what an image is compared with."""
 
     n: PositiveInt
-    components: Annotated[dict[ScoreName, Quantiles], Field(min_length=2)]
+    components: Annotated[dict[ScoreName, Quantiles], Field(min_length=1)]
+    # How much a component's rank counts: it is divided by its weight before the lowest is taken. Absent: all 1.
+    weights: dict[ScoreName, Annotated[float, Field(gt=0, le=1)]] | None = None
     minimum: Quantiles  # of each image's lowest rank among the components
 
     @cached_property
@@ -155,6 +146,7 @@ class Typicality(Contract):
         return TypicalityReference(
             {name: Ranks.of_quantiles(values, self.n) for name, values in self.components.items()},
             Ranks.of_quantiles(self.minimum, self.n),
+            dict(self.weights or {}),
         )
 
     @model_validator(mode="after")
@@ -162,6 +154,8 @@ class Typicality(Contract):
         unusable = sorted(set(self.components) - TYPICALITY_COMPONENTS)
         if unusable:
             raise ValueError(f"components cannot be {unusable}, only {sorted(TYPICALITY_COMPONENTS)}")
+        if self.weights is not None and set(self.weights) != set(self.components):
+            raise ValueError(f"weights must be given for {sorted(self.components)}, not {sorted(self.weights)}")
         if self.minimum[0] < 0 or self.minimum[-1] > 1:
             raise ValueError("minimum holds ranks: expected numbers from 0 to 1")
         return self
@@ -170,9 +164,9 @@ class Typicality(Contract):
 class Score(Contract):
     # How far the perturbed graph moves the input, in normalised units; only for preprocessed scores.
     epsilon: Annotated[float, Field(ge=0)] | None = None
-    # ODIN's T, under which its score is read; only for `odin`.
+    # T under which the softmax is read: ODIN's for `odin`, the bundle's for `certainty`; only for these.
     temperature: Annotated[float, Field(gt=0)] | None = None
-    # Only for scores that grow without end: `energy` and `max_logit`.
+    # Only for scores without a natural zero: `energy`, `max_logit` and `neighbours`.
     display: Display | None = None
     # Only for `typicality`.
     typicality: Typicality | None = None
@@ -195,12 +189,17 @@ class Score(Contract):
 
 
 class Default(Contract):
-    score: ScoreName
+    """What decides unless a request says otherwise: a policy of a score, or of `pairs` where no score is named."""
+
+    score: ScoreName | None = None
     policy: PolicyName
 
 
 class Figure(Contract):
-    """One measured number: what, on which data, over how many images, and under which score and policy."""
+    """One measured number: what, on which data, over how many images, and under which score and policy.
+
+    A policy without a score is a pair.
+    """
 
     metric: Text
     data: Text
@@ -220,7 +219,7 @@ def _distinct(labels: tuple[str, ...]) -> tuple[str, ...]:
 class Manifest(Contract):
     """bundle.json."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1, 2] = 1
     name: Name
     version: PositiveInt
     created: AwareDatetime
@@ -232,6 +231,8 @@ class Manifest(Contract):
     labels: Annotated[tuple[Text, ...], Field(min_length=2), AfterValidator(_distinct)]
     temperature: Annotated[float, Field(gt=0)]
     scores: Annotated[dict[ScoreName, Score], Field(min_length=1)]
+    # Since schema_version 2: policies that ask two questions, each with its own threshold.
+    pairs: Pairs | None = None
     default: Default
     evaluation: tuple[Figure, ...] = ()
 
@@ -262,23 +263,25 @@ class Manifest(Contract):
             raise ValueError("scores.confidence_preprocessed needs scores.confidence")
         if not self.has_confidence and "max_softmax" not in self.scores:
             raise ValueError("scores needs confidence, or max_softmax for a plain classifier")
+        self._check_version()
         for name, score in self.scores.items():
             if (score.epsilon is not None) != (name in PREPROCESSED_SCORES):
                 raise ValueError(f"scores.{name}.epsilon belongs to preprocessed scores, and only to those")
-            if (score.temperature is not None) != (name == "odin"):
-                raise ValueError(f"scores.{name}.temperature belongs to odin, and only to it")
+            if (score.temperature is not None) != (name in ("odin", "certainty")):
+                raise ValueError(f"scores.{name}.temperature belongs to odin and certainty, and only to those")
             if (score.display is not None) != (name in RELATIVE_SCORES):
                 raise ValueError(f"scores.{name}.display belongs to {sorted(RELATIVE_SCORES)}, and only to those")
             if (score.typicality is not None) != (name == "typicality"):
                 raise ValueError(f"scores.{name}.typicality belongs to typicality, and only to it")
-            if score.typicality and "confidence" in score.typicality.components and not self.has_confidence:
-                raise ValueError("scores.typicality.typicality.components has confidence, which scores has not")
+            unread = set(score.typicality.components) - set(self.scores) if score.typicality else set()
+            if unread & {"confidence", "neighbours"}:
+                raise ValueError(f"scores.typicality.typicality.components has {sorted(unread)}, which scores has not")
         for where, score_name, policy in (
             ("default", self.default.score, self.default.policy),
             *((f"evaluation[{i}]", figure.score, figure.policy) for i, figure in enumerate(self.evaluation)),
         ):
-            if score_name is None and policy is not None:
-                raise ValueError(f"{where} names the policy {policy} but no score")
+            if score_name is None and policy is not None and (self.pairs is None or policy not in self.pairs.policies):
+                raise ValueError(f"{where}.policy {policy} names no score, and is not in pairs.policies")
             if score_name is not None and score_name not in self.scores:
                 raise ValueError(f"{where}.score {score_name} is not in scores")
             if score_name is not None and policy is not None and policy not in self.scores[score_name].policies:
@@ -287,6 +290,20 @@ class Manifest(Contract):
         if len(set(names)) < len(names) or MANIFEST in names:
             raise ValueError(f"graphs and external_data must name different files, none of them {MANIFEST}")
         return self
+
+    def _check_version(self) -> None:
+        if (self.pairs is not None) != (self.schema_version == 2):
+            raise ValueError("pairs belongs to schema_version 2, and only to it")
+        if self.pairs is None:
+            newer = sorted(NEW_SCORES & set(self.scores))
+            if newer:
+                raise ValueError(f"scores {newer} belong to schema_version 2")
+            return
+        missing = [name for name in PAIR_SCORES if name not in self.scores]
+        if missing:
+            raise ValueError(f"pairs needs scores {missing}")
+        if self.scores["certainty"].temperature != self.temperature:
+            raise ValueError("scores.certainty.temperature must be temperature: it is the probability that is shown")
 
     def to_json(self) -> str:
         return self.model_dump_json(indent=2, exclude_none=True) + "\n"

@@ -2,7 +2,7 @@
 
 A score is higher for inputs the model can be trusted on, and lies on an unbounded scale (float32 sigmoids are
 already exactly 1 at 17, where ties would decide). Accept iff score > threshold. People see the float64 sigmoid; of a
-score with no natural zero or unit (energy, max_logit) that of its distance from the calibration images' median.
+score with no natural zero or unit (energy, max_logit, neighbours) that of its distance from the calibration images' median.
 Calibration and evaluation call these same functions.
 """
 
@@ -14,13 +14,27 @@ import numpy.typing as npt
 
 from service.model.typicality import TypicalityReference
 
-ScoreName = Literal["confidence", "confidence_preprocessed", "max_softmax", "odin", "energy", "max_logit", "typicality"]
+ScoreName = Literal[
+    "confidence",
+    "confidence_preprocessed",
+    "max_softmax",
+    "odin",
+    "energy",
+    "max_logit",
+    "neighbours",
+    "typicality",
+    "certainty",
+]
 # These need the perturbed graph and an epsilon; all others are read from the forward graph.
 PREPROCESSED_SCORES: frozenset[ScoreName] = frozenset({"confidence_preprocessed", "odin"})
-# These grow with the logits without end: they are shown relative to the calibration images (see `shown`).
-RELATIVE_SCORES: frozenset[ScoreName] = frozenset({"energy", "max_logit"})
+# These have no natural zero or unit: they are shown relative to the calibration images (see `shown`).
+RELATIVE_SCORES: frozenset[ScoreName] = frozenset({"energy", "max_logit", "neighbours"})
+# These say how sure the model is of its class; an image that they refuse is unsure, not unfamiliar.
+SOFTMAX_SCORES: frozenset[ScoreName] = frozenset({"max_softmax", "certainty", "odin"})
 # What typicality may be made of: what the forward graph tells about an image by itself.
-TYPICALITY_COMPONENTS: frozenset[ScoreName] = frozenset({"confidence", "max_softmax", "energy", "max_logit"})
+TYPICALITY_COMPONENTS: frozenset[ScoreName] = frozenset(
+    {"confidence", "max_softmax", "energy", "max_logit", "neighbours"}
+)
 
 # Where the histograms of live traffic and of the calibration split are cut: sigmoids of scores, as Prometheus
 # reads them (value <= edge). Finer towards both ends, where scores gather; the last edge takes everything.
@@ -68,10 +82,10 @@ def log_sum_exp(logits: npt.ArrayLike) -> Floats:
 def score_images(
     score: ScoreName,
     outputs: Outputs,
-    odin_temperature: float | None = None,
+    temperature: float | None = None,
     typicality: TypicalityReference | None = None,
 ) -> Floats:
-    """The score [N] of a batch from what the graph returned for it."""
+    """The score [N] of a batch from what the graph returned for it; `odin` and `certainty` need their temperature."""
     if score == "confidence":
         return outputs["confidence_logit"].astype(np.float64)
     if score == "confidence_preprocessed":
@@ -82,11 +96,13 @@ def score_images(
         return log_sum_exp(outputs["logits"])
     if score == "max_logit":
         return np.asarray(outputs["logits"].max(axis=-1), np.float64)
+    if score == "neighbours":
+        return outputs["neighbour_similarity"].astype(np.float64)
     if score == "typicality":
         assert typicality is not None, "typicality is read against the calibration images"
         return typicality.log_odds({name: score_images(name, outputs) for name in typicality.components})  # type: ignore[arg-type]
-    assert odin_temperature is not None, "odin is read under its own temperature"
-    return log_odds_of_max(outputs["logits_preprocessed"], odin_temperature)
+    assert temperature is not None, "odin and certainty are read under a temperature of their own"
+    return log_odds_of_max(outputs["logits" if score == "certainty" else "logits_preprocessed"], temperature)
 
 
 def accept(score: float, threshold: float) -> bool:

@@ -157,6 +157,8 @@ def expected_outputs(bundle: Bundle, graph: GraphName) -> dict[str, list[int | s
     outputs: dict[str, list[int | str]] = {"logits": ["N", len(manifest.labels)]}
     if manifest.has_confidence:
         outputs["confidence_logit"] = ["N"]
+    if "neighbours" in manifest.scores:
+        outputs["neighbour_similarity"] = ["N"]
     if graph == "perturbed":
         if manifest.preprocessed_score == "odin":
             outputs["logits_preprocessed"] = ["N", len(manifest.labels)]

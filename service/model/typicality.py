@@ -1,7 +1,7 @@
 """Typicality: how many of the images that the model gets right look as unusual as this one, read as a p-value.
 
-Each of two or more scores is turned into its rank among correctly classified calibration images; the lowest rank says
-how unusual the image is, and the rank of that lowest rank among the same images is the p-value: 0.005 means "1 in 200
+Each of several scores is turned into its rank among correctly classified calibration images; the lowest rank, each
+divided by the score's weight, says how unusual the image is, and the rank of that lowest rank among the same images is the p-value: 0.005 means "1 in 200
 of the images this model gets right look this unusual". (The lowest rank alone would promise too much: of two
 independent ranks one is below 0.005 for 1 image in 100.) No out-of-distribution image is needed, and no parameter.
 
@@ -10,7 +10,7 @@ refused; between two of them the rank is interpolated.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -48,9 +48,17 @@ class Ranks:
         return np.asarray((below + 0.5) / (self.n + 1), np.float64)
 
 
-def lowest_rank(components: Mapping[str, Ranks], scores: Mapping[str, Floats]) -> Floats:
+def lowest_of(ranks: Mapping[str, Floats], weights: Mapping[str, float]) -> Floats:
+    """For each image, its lowest rank, each divided by its weight (1 unless given); at most 1."""
+    weighted = [found / weights[name] if name in weights else found for name, found in ranks.items()]
+    return np.asarray(np.minimum(np.min(weighted, axis=0), 1.0), np.float64)
+
+
+def lowest_rank(
+    components: Mapping[str, Ranks], scores: Mapping[str, Floats], weights: Mapping[str, float] | None = None
+) -> Floats:
     """For each image, the lowest of its ranks: that in the component in which it is most unusual."""
-    return np.asarray(np.min([ranks(scores[name]) for name, ranks in components.items()], axis=0), np.float64)
+    return lowest_of({name: ranks(scores[name]) for name, ranks in components.items()}, weights or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +67,9 @@ class TypicalityReference:
 
     components: Mapping[str, Ranks]
     minimum: Ranks
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     def log_odds(self, scores: Mapping[str, Floats]) -> Floats:
         """The score [N] on the unbounded scale; its sigmoid is the p-value."""
-        p = self.minimum(lowest_rank(self.components, scores))
+        p = self.minimum(lowest_rank(self.components, scores, self.weights))
         return np.asarray(np.log(p) - np.log1p(-p), np.float64)

@@ -18,8 +18,9 @@ from weakref import WeakKeyDictionary
 from pydantic import Field, model_validator
 
 from service.errors import MalformedRequest, UnknownModel
+from service.model.contract import Contract, PolicyName, Text
 from service.model.gate import CUSTOM, Gate, expectation_of, gates_of
-from service.model.manifest import Contract, Manifest, PolicyName, Text
+from service.model.manifest import Manifest
 from service.model.scores import ScoreName
 from service.serving.override_store import MAX_HISTORY, GateChangeRecord, GateRecord, GateSetting, State, StateFile
 from service.serving.served_model import GateOverride, Model

@@ -19,7 +19,7 @@ except ImportError:  # Windows
 from pydantic import AwareDatetime, Field, PositiveInt, ValidationError
 
 from service.errors import SettingsError, StateError, StateNotSaved
-from service.model.manifest import Contract, Name, Rate, Text
+from service.model.contract import Contract, Name, Rate, Text
 
 log = logging.getLogger("confgate")
 

@@ -1,0 +1,17 @@
+"""What the parts of bundle.json are made of: a frozen base class, and the types of names, texts and shares."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")]
+PolicyName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+Text = Annotated[str, Field(min_length=1, max_length=2000)]
+Rate = Annotated[float, Field(ge=0, le=1)]
+
+
+class Contract(BaseModel):
+    """Frozen; an unknown field is an error, because a field that is not read is a promise that is not kept."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
