@@ -3,26 +3,32 @@
 from collections.abc import Iterable
 
 from service.model.bundle import Figure, Manifest, Policy
+from service.model.pairs import RefusedShare
+from training.bundles.figures import MIXED_AUGRC, MIXED_RISK
 
 
 def write_card(manifest: Manifest, dataset: str, what: str, how: str, epsilon_how: str) -> str:
     """The card as Markdown: it begins with `what` and ends with `how`."""
+    test = f"{dataset} test"
     lines = [
         f"# {manifest.name} version {manifest.version}",
         "",
-        f"{what} Input: {manifest.input.width}×{manifest.input.height} RGB. Classes: {', '.join(manifest.labels)}.",
+        f"{what} Input: {manifest.input.width}×{manifest.input.height} RGB. Classes: {_classes(manifest)}.",
         "",
+        *_default_gate(manifest, test),
         "All figures are measured on the exported ONNX graph run by ONNX Runtime on the CPU.",
         "",
-        "## On its own kind of images",
+        *_pairs(manifest, test),
+        "## Single scores on in-distribution images",
         "",
-        *_in_distribution(manifest, f"{dataset} test"),
+        *_in_distribution(manifest, test),
         "",
-        *_out_of_distribution(manifest, dataset),
-        "## Thresholds",
+        *_out_of_distribution(manifest, test),
+        *_mixed_traffic(manifest, test),
+        "## Thresholds of single scores",
         "",
-        f"The default is score `{manifest.default.score}` under policy `{manifest.default.policy}`. An image is "
-        "refused when its score is at or below the threshold; thresholds are shown between 0 and 1, as in answers."
+        "A request with `score=` is gated on that score alone. An image is refused when its score is at or below the "
+        "threshold; thresholds are shown between 0 and 1, as in answers."
         + _display_sentence(manifest)
         + _epsilon_sentence(manifest, epsilon_how),
         "",
@@ -38,7 +44,7 @@ def write_card(manifest: Manifest, dataset: str, what: str, how: str, epsilon_ho
     lines += [
         "",
         f"Probabilities are shown at temperature {manifest.temperature:.3f}, which minimises the negative log "
-        "likelihood on the calibration images; it does not touch the gate.",
+        "likelihood on calibration images.",
         "",
         "## Limits",
         "",
@@ -58,18 +64,128 @@ def write_card(manifest: Manifest, dataset: str, what: str, how: str, epsilon_ho
     return "\n".join(lines)
 
 
+def _classes(manifest: Manifest) -> str:
+    if len(manifest.labels) <= 20:
+        return ", ".join(manifest.labels)
+    return f"{', '.join(manifest.labels[:10])} and {len(manifest.labels) - 10} more"
+
+
+def _default_gate(manifest: Manifest, test: str) -> Iterable[str]:
+    """The first screen: what the default gate refuses and why, how right the accepted are, what it catches."""
+    default = manifest.default
+    if default.score is not None or manifest.pairs is None:
+        yield f"The default is score `{default.score}` under policy `{default.policy}`."
+        yield ""
+        return
+    policy = default.policy
+    yield "## The default gate"
+    yield ""
+    pair = manifest.pairs.policies[policy]
+    yield (
+        f"Policy `{policy}` refuses an image as *unfamiliar* when its familiarity is at most "
+        f"{_threshold(manifest, 'typicality', pair.familiarity)}, and as *unsure* when its largest probability is at "
+        f"most {_threshold(manifest, 'certainty', pair.certainty)}."
+    )
+    accuracy = _figure(manifest, "accuracy", test)
+    if accuracy is None:
+        expected = pair.expected
+        yield (
+            f"Expected on images like the calibration images: {_rate(expected.total)} refused, "
+            f"{_rate(expected.unfamiliar)} unfamiliar and {_rate(expected.unsure)} unsure (n = {pair.n:,})."
+        )
+        yield ""
+        return
+    yield ""
+    yield "| images | refused | as unfamiliar | as unsure | accuracy of accepted |"
+    yield "|---|---|---|---|---|"
+    kept = _counted(_figure(manifest, "accepted_accuracy", test, None, policy))
+    yield f"| {test} (n = {accuracy.n:,}) | {_refused(manifest, test, policy)} | {kept}, without a gate {_share(accuracy)} |"
+    for data in ood_sets_of(manifest, test.removesuffix(" test")):
+        rate = _figure(manifest, "rejection_rate", data, None, policy)
+        yield f"| {data} (n = {rate.n if rate else 0:,}) | {_refused(manifest, data, policy)} | |"
+    yield ""
+
+
+def _refused(manifest: Manifest, data: str, policy: str) -> str:
+    metrics = ("rejection_rate", "rejection_rate_unfamiliar", "rejection_rate_unsure")
+    return " | ".join(_share(_figure(manifest, metric, data, None, policy)) for metric in metrics)
+
+
+def _pairs(manifest: Manifest, test: str) -> Iterable[str]:
+    if manifest.pairs is None:
+        return
+    yield "## Policies: two questions"
+    yield ""
+    yield (
+        "Familiarity is the p-value `typicality`; certainty is the largest probability. An image at or below a "
+        "threshold is refused; a threshold of 0 refuses nothing."
+    )
+    yield ""
+    yield "| policy | familiarity | certainty | expected to refuse: unfamiliar, unsure | n | refused on test | accuracy of accepted | how |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for name, pair in manifest.pairs.policies.items():
+        refused = _share(_figure(manifest, "rejection_rate", test, None, name))
+        kept = _counted(_figure(manifest, "accepted_accuracy", test, None, name))
+        yield (
+            f"| {name} | {_threshold(manifest, 'typicality', pair.familiarity)} | "
+            f"{_threshold(manifest, 'certainty', pair.certainty)} | {_rate(pair.expected.total)}: "
+            f"{_rate(pair.expected.unfamiliar)}, {_rate(pair.expected.unsure)} | {pair.n:,} | {refused} | {kept} | "
+            f"{pair.how} |"
+        )
+    yield ""
+
+
+def _threshold(manifest: Manifest, score: str, threshold: float | None) -> str:
+    found = manifest.scores["typicality" if score == "typicality" else "certainty"]
+    return "0" if threshold is None else f"{float(found.shown(threshold)):.4f}"
+
+
+def _rate(share: RefusedShare) -> str:
+    return f"{share.rate:.2%} ({share.interval[0]:.2%} to {share.interval[1]:.2%})"
+
+
+def _mixed_traffic(manifest: Manifest, test: str) -> Iterable[str]:
+    """The default pair beside each single score, on traffic with OOD images among it."""
+    sets = ood_sets_of(manifest, test.removesuffix(" test"))
+    policy = manifest.default.policy
+    if manifest.default.score is not None or not sets:
+        return
+    yield "## One OOD image in five"
+    yield ""
+    yield (
+        f"Traffic of 80 % test images and 20 % OOD images, mean over {', '.join(sets)}. An accepted OOD image is a "
+        f"wrong answer. Each score alone has the threshold that refuses as many calibration images as `{policy}`."
+    )
+    yield ""
+    yield "| gate | wrong among accepted | AUGRC × 1000 |"
+    yield "|---|---|---|"
+    gates: list[tuple[str, str | None, str | None]] = [(f"`{policy}`", None, policy)]
+    gates += [(f"{score} alone", score, None) for score in manifest.scores]
+    for label, score, pair in gates:
+        risk, area = (_mean(manifest, metric, sets, score, pair) for metric in (MIXED_RISK, MIXED_AUGRC))
+        yield f"| {label} | {'–' if risk is None else f'{risk:.2%}'} | {'–' if area is None else f'{1000 * area:.1f}'} |"
+    yield ""
+
+
+def _mean(manifest: Manifest, metric: str, sets: list[str], score: str | None, policy: str | None) -> float | None:
+    found = [_figure(manifest, metric, data, score, policy) for data in sets]
+    values = [figure.value for figure in found if figure is not None]
+    return sum(values) / len(values) if len(values) == len(sets) else None
+
+
 def _typicality_line(manifest: Manifest) -> Iterable[str]:
     reference = manifest.scores["typicality"].typicality if "typicality" in manifest.scores else None
     if reference is not None:
         yield (
-            f"- `typicality` is a p-value: the share of {reference.n:,} correctly classified calibration images that "
-            f"look at least as unusual ({' or '.join(reference.components)} as low). It cannot fall below "
+            f"- `typicality` is a p-value: the share of {reference.n:,} calibration images that the model gets right "
+            f"and that look at least as unusual ({' or '.join(reference.components)} as low). It cannot fall below "
             f"{0.5 / (reference.n + 1):.1g}."
         )
 
 
 def _promise_line(manifest: Manifest) -> Iterable[str]:
-    if any("risk" in score.policies for score in manifest.scores.values()):
+    single = any("risk" in score.policies for score in manifest.scores.values())
+    if single or (manifest.pairs is not None and "risk" in manifest.pairs.policies):
         yield (
             "- What policy `risk` promises holds for images drawn as the calibration images were, and for no others: "
             "not for OOD images, nor after the traffic has changed."
@@ -114,11 +230,11 @@ def _in_distribution(manifest: Manifest, data: str) -> Iterable[str]:
             yield f"| {score_name} | {policy_name} | {refused} | {kept} | {separation} |"
 
 
-def _out_of_distribution(manifest: Manifest, dataset: str) -> Iterable[str]:
-    sets = ood_sets_of(manifest, dataset)
+def _out_of_distribution(manifest: Manifest, test: str) -> Iterable[str]:
+    sets = ood_sets_of(manifest, test.removesuffix(" test"))
     if not sets:
         return
-    yield "## On out-of-distribution (OOD) images"
+    yield "## Single scores on out-of-distribution (OOD) images"
     yield ""
     yield "| images | score | AUROC | FPR at 95 % TPR | refused, by policy |"
     yield "|---|---|---|---|---|"

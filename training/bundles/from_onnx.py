@@ -1,4 +1,4 @@
-"""`confgate-train import-onnx`: any ONNX image classifier becomes a bundle, gated on its largest softmax."""
+"""`confgate-train import-onnx`: any ONNX image classifier becomes a bundle."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from service.errors import RequestError
 from service.model.bundle import Bundle, Input, Provenance
 from service.model.images import Pixels, decode
 from service.model.session import RUNTIME_ERRORS
+from training.bundles.bank import with_bank
 from training.bundles.card import write_card
 from training.bundles.write import Graphs, assemble_bundle, check_new
 from training.calibration.calibrate import Evidence, calibrate_graphs
@@ -32,6 +33,7 @@ class Imported:
 
     bundle: Bundle
     notes: list[str]  # what was changed or left out, for the person at the terminal
+    warning: str | None
 
 
 def import_onnx(
@@ -57,8 +59,12 @@ def import_onnx(
         read_image_folder(calibration, labels, shape),
         None if test is None else read_image_folder(test, labels, shape),
     )
-    forward = with_image_input(graph, mean, std, layout)
-    _check_batches(forward, evidence.calibration.images[:3], len(labels))
+    plain = with_image_input(graph, mean, std, layout)
+    _check_batches(plain, evidence.calibration.images[:3], len(labels))
+    banked = with_bank(plain, shape, evidence)
+    forward, evidence = banked.forward, banked.evidence
+    if banked.note is not None:
+        notes.append(banked.note)
     try:
         perturbed = perturbed_graph(forward)
     except GradientError as problem:
@@ -85,14 +91,14 @@ def import_onnx(
         card=lambda manifest, made: write_card(
             manifest,
             evidence.name,
-            f"An ONNX classifier imported from `{model.name}`, gated on its largest softmax.",
+            f"An ONNX classifier imported from `{model.name}`.",
             f"`confgate-train import-onnx {model.name} --layout {layout} "
             f"--out models/{manifest.name}/{manifest.version}`, {manifest.provenance.data}; "
             f"mean {list(mean)}, std {list(std)}.",
             made.epsilon_how,
         ),
     )
-    return Imported(bundle, notes)
+    return Imported(bundle, notes, calibrated.warning)
 
 
 def read_image_folder(folder: Path, labels: tuple[str, ...], shape: Input) -> LabelledImages:

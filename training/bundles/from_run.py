@@ -1,12 +1,14 @@
 """`confgate-train export`: a finished training run becomes a bundle."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from service.model.bundle import Bundle, Default, Manifest, Provenance
+from training.bundles.bank import with_bank
 from training.bundles.card import ood_sets_of, write_card
 from training.bundles.write import Graphs, assemble_bundle, check_new, git_revision
-from training.calibration.calibrate import Calibrated, EpsilonBy, Evidence, OpenGraphs, calibrate_graphs
+from training.calibration.calibrate import Calibrated, EpsilonBy, Evidence, calibrate_graphs
+from training.calibration.open_graphs import OpenGraphs
 from training.calibration.policies import Wanted
 from training.data.ood import load_ood
 from training.graphs.from_torch import export_network
@@ -24,6 +26,7 @@ class ExportedRun:
     opened: OpenGraphs
     evidence: Evidence
     parity: float
+    notes: tuple[str, ...] = ()
 
 
 def export_run(folder: Path, data_root: Path, ood: list[str], plain: bool = False) -> ExportedRun:
@@ -35,11 +38,14 @@ def export_run(folder: Path, data_root: Path, ood: list[str], plain: bool = Fals
     sample = run.splits.calibration.images[:32]
     forward = export_network(run.network, run.mean, run.std, run.image_size)
     parity = check_parity(forward, run.network, run.mean, run.std, sample)
-    perturbed = perturbed_graph(forward)
+    shape, splits = run.splits.input, run.splits
+    evidence = Evidence(run.recipe.data.dataset, splits.calibration, splits.test, ood_images, splits.train)
+    banked = with_bank(forward, shape, evidence)
+    perturbed = perturbed_graph(banked.forward)
     parity = max(parity, check_perturbed_parity(perturbed, run.network, run.mean, run.std, sample))
-    graphs = Graphs(forward, perturbed)
-    evidence = Evidence(run.recipe.data.dataset, run.splits.calibration, run.splits.test, ood_images)
-    return ExportedRun(run, graphs, graphs.opened(run.splits.input), evidence, parity)
+    graphs = Graphs(banked.forward, perturbed)
+    notes = () if banked.note is None else (banked.note,)
+    return ExportedRun(run, graphs, graphs.opened(shape), banked.evidence, parity, notes)
 
 
 def make_bundle(
@@ -55,6 +61,7 @@ def make_bundle(
     check_new(target)
     exported = export_run(folder, data_root, ood, plain)
     calibrated = calibrate_graphs(exported.opened, exported.evidence, wanted, epsilon_by)
+    calibrated = replace(calibrated, notes=exported.notes + calibrated.notes)
     return write_run(exported, calibrated, target), calibrated
 
 

@@ -1,23 +1,44 @@
-"""A bundle's next version: the same graphs, byte for byte, under new thresholds."""
+"""A bundle's next version: the same network under new thresholds.
+
+The graphs stay the same, byte for byte, unless they have no bank of neighbours yet.
+"""
 
 import re
+import tempfile
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 from service.model.bundle import Bundle, Default, Figure, Manifest, Provenance, Score
 from service.model.manifest import HashedFile
-from service.model.scores import PREPROCESSED_SCORES, Outputs, ScoreName
+from service.model.pairs import Pairs
+from service.model.scores import PREPROCESSED_SCORES, ScoreName
+from training.bundles.bank import with_bank
 from training.bundles.card import write_card
 from training.bundles.from_onnx import decode_file, read_image_folder
-from training.bundles.write import check_new, figures_of, git_revision, publish, version_of
-from training.calibration.calibrate import Calibrated, Evidence, OpenGraphs, Traffic
+from training.bundles.write import (
+    Graphs,
+    check_new,
+    described,
+    figures_of,
+    git_revision,
+    publish,
+    version_of,
+    write_graphs,
+)
+from training.calibration.calibrate import Calibrated, Evidence, Traffic
+from training.calibration.open_graphs import OpenGraphs
+from training.calibration.pairs import pair_scores
+from training.calibration.pairs import with_target_rejection as pairs_with_target_rejection
 from training.calibration.policies import TARGET_REJECTION, target_rejection_policy
 from training.data.folder import SUFFIXES
 from training.data.ood import load_ood
 from training.data.splits import Splits, splits_for
 from training.errors import DataError, ExportError
+from training.graphs.perturbed import perturbed_graph
 from training.recipe import Data
 
 TRAINED_ON = re.compile(r"^(?P<name>\S+), splits \{(?P<sizes>[^}]*)\}, fingerprint (?P<fingerprint>[0-9a-f]+)")
@@ -30,6 +51,28 @@ def opened_bundle(bundle: Bundle) -> OpenGraphs:
     graphs = bundle.manifest.graphs
     perturbed = bundle.graph_path("perturbed") if "perturbed" in graphs else None
     return OpenGraphs.of(bundle.graph_path("forward"), perturbed, bundle.manifest.input)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a bundle is calibrated with: its graphs, or new ones that have a bank of neighbours."""
+
+    opened: OpenGraphs
+    evidence: Evidence
+    graphs: Graphs | None = None  # None: those of the bundle
+    note: str | None = None
+
+
+def prepare(bundle: Bundle, evidence: Evidence) -> Prepared:
+    """Adds a bank of neighbours to graphs that have none."""
+    shape = bundle.manifest.input
+    forward = onnx.load(bundle.graph_path("forward"))
+    banked = with_bank(forward, shape, evidence)
+    if banked.forward is forward:
+        return Prepared(opened_bundle(bundle), banked.evidence, note=banked.note)
+    perturbed = perturbed_graph(banked.forward) if "perturbed" in bundle.manifest.graphs else None
+    graphs = Graphs(banked.forward, perturbed)
+    return Prepared(graphs.opened(shape), banked.evidence, graphs)
 
 
 def read_evidence(bundle: Bundle, data: str | None, data_root: Path, ood: list[str]) -> Evidence:
@@ -45,7 +88,7 @@ def read_evidence(bundle: Bundle, data: str | None, data_root: Path, ood: list[s
             f"data set '{name}' has the classes {', '.join(splits.label_names[:5])} …, and {manifest.name} knows "
             f"{', '.join(manifest.labels[:5])} …: expected images of the model's own classes."
         )
-    return Evidence(name, splits.calibration, splits.test, ood_images)
+    return Evidence(name, splits.calibration, splits.test, ood_images, splits.train)
 
 
 def _splits(manifest: Manifest, data: str | None, data_root: Path) -> tuple[Splits, str]:
@@ -82,8 +125,8 @@ def read_traffic(folder: Path, opened: OpenGraphs, rate: float) -> Traffic:
 
 def with_target_rejection(
     bundle: Bundle, opened: OpenGraphs, traffic: Traffic
-) -> tuple[dict[ScoreName, Score], Outputs]:
-    """Every score of the bundle with its own policies and one more, from unlabelled images."""
+) -> tuple[dict[ScoreName, Score], Pairs | None]:
+    """Every score of the bundle, and its pairs, with their own policies and one more, from unlabelled images."""
     manifest = bundle.manifest
     preprocessed = manifest.preprocessed_score
     outputs = opened.run(traffic.images, None if preprocessed is None else manifest.scores[preprocessed].epsilon)
@@ -96,41 +139,53 @@ def with_target_rejection(
         )
         for name, score in manifest.scores.items()
     }
-    return scores, outputs
+    if manifest.pairs is None:
+        return scores, None
+    theirs = pair_scores(manifest.scores, outputs)
+    return scores, pairs_with_target_rejection(manifest.pairs, manifest.default, theirs, traffic.rate)
 
 
 def write_recalibrated(
-    bundle: Bundle, opened: OpenGraphs, evidence: Evidence, calibrated: Calibrated, default: Default, target: Path
+    bundle: Bundle, prepared: Prepared, calibrated: Calibrated, default: Default, target: Path
 ) -> Bundle:
     """A new version from labelled images: every score, policy and figure is computed again."""
+    opened, evidence = prepared.opened, prepared.evidence
     figures = figures_of(opened, evidence, calibrated) if evidence.test is not None else _still_true(bundle, calibrated)
-    manifest = _next_version(bundle, target, f"{len(evidence.calibration)} images of {evidence.name}").model_copy(
-        update={
-            "temperature": calibrated.temperature,
-            "scores": calibrated.scores,
-            "default": default,
-            "evaluation": tuple(figures),
-        }
-    )
-    options = "".join(f" --ood {name}" for name in evidence.ood)
-    card = _card(bundle, manifest, f"--data {evidence.name}{options}", calibrated.epsilon_how)
-    return publish(target, manifest, _files(bundle), card, evidence.calibration.images[:1], calibrated.in_distribution)
+    with tempfile.TemporaryDirectory() as folder:
+        files = _files(bundle) if prepared.graphs is None else write_graphs(prepared.graphs, Path(folder))
+        manifest = _next_version(bundle, target, f"{len(evidence.calibration)} images of {evidence.name}").model_copy(
+            update={
+                "schema_version": 2,
+                **(described(files) if prepared.graphs is not None else {}),
+                "temperature": calibrated.temperature,
+                "scores": calibrated.scores,
+                "pairs": calibrated.pairs,
+                "default": default,
+                "evaluation": tuple(figures),
+            }
+        )
+        options = "".join(f" --ood {name}" for name in evidence.ood)
+        same = prepared.graphs is None
+        card = _card(bundle, manifest, f"--data {evidence.name}{options}", calibrated.epsilon_how, same)
+        return publish(target, manifest, files, card, evidence.calibration.images[:1], opened)
 
 
 def write_with_target_rejection(
     bundle: Bundle,
+    opened: OpenGraphs,
     scores: dict[ScoreName, Score],
-    outputs: Outputs,
+    pairs: Pairs | None,
     traffic: Traffic,
     target: Path,
 ) -> Bundle:
     """A new version from unlabelled images: the old policies and figures stay, and the new policy is the default."""
     what = f"policy {TARGET_REJECTION} from {len(traffic.images)} unlabelled images"
     default = Default(score=bundle.manifest.default.score, policy=TARGET_REJECTION)
-    manifest = _next_version(bundle, target, what).model_copy(update={"scores": scores, "default": default})
+    update = {"scores": scores, "pairs": pairs, "default": default}
+    manifest = _next_version(bundle, target, what).model_copy(update=update)
     how = f"ε is that of version {bundle.manifest.version}"
     card = _card(bundle, manifest, f"--traffic FOLDER --target-rejection {traffic.rate:g}", how)
-    return publish(target, manifest, _files(bundle), card, traffic.images[:1], outputs)
+    return publish(target, manifest, _files(bundle), card, traffic.images[:1], opened)
 
 
 def check_target(bundle: Bundle, target: Path) -> None:
@@ -172,15 +227,16 @@ def _still_true(bundle: Bundle, calibrated: Calibrated) -> list[Figure]:
         for name in old.scores
         if name in PREPROCESSED_SCORES and old.scores[name].epsilon != calibrated.scores[name].epsilon
     }
-    # The reference of typicality is new, so its old figures do not hold for this version.
-    changed.add("typicality")
+    # Their references, the temperature or the bank are new, so their old figures do not hold for this version.
+    changed |= {"typicality", "certainty", "neighbours"}
     return [figure for figure in old.evaluation if figure.policy is None and figure.score not in changed]
 
 
-def _card(bundle: Bundle, manifest: Manifest, options: str, epsilon_how: str) -> str:
+def _card(bundle: Bundle, manifest: Manifest, options: str, epsilon_how: str, same_graphs: bool = True) -> str:
     old = bundle.manifest
+    graphs = "its graphs are the same, byte for byte" if same_graphs else "its network is the same, with neighbours"
     what = (
-        f"Version {old.version} under new thresholds: its graphs are the same, byte for byte. It was trained as "
+        f"Version {old.version} under new thresholds: {graphs}. It was trained as "
         f"`{old.provenance.recipe}` on {old.provenance.data.split(RECALIBRATED)[0]}."
     )
     how = (

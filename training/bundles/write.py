@@ -2,22 +2,34 @@
 
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from service.model.bundle import Bundle, Default, Figure, HashedFile, Input, Manifest, Provenance, Score, write_bundle
-from service.model.scores import Outputs, ScoreName
+from service.model.bundle import (
+    Bundle,
+    Default,
+    Figure,
+    GraphName,
+    HashedFile,
+    Input,
+    Manifest,
+    Provenance,
+    write_bundle,
+)
+from service.model.scores import Outputs
 from service.model.session import open_session
 from training.bundles.figures import in_distribution_figures, out_of_distribution_figures
-from training.calibration.calibrate import Calibrated, Evidence, OpenGraphs
+from training.calibration.calibrate import Calibrated, Evidence
+from training.calibration.open_graphs import OpenGraphs
 from training.errors import ExportError
-from training.graphs.run import AnyImages, as_served
+from training.graphs.run import as_served
 from training.graphs.weights import share_weights
 
 
@@ -50,27 +62,24 @@ def assemble_bundle(
     """Writes `target` (…/NAME/VERSION) as a whole, or nothing."""
     version = version_of(target)
     with tempfile.TemporaryDirectory() as folder:
-        files = _write_graphs(graphs, Path(folder))
+        files = write_graphs(graphs, Path(folder))
         manifest = Manifest(
+            schema_version=2,
             name=target.parent.name,
             version=version,
             created=datetime.now(UTC).replace(microsecond=0),
             provenance=provenance,
-            graphs={
-                name: HashedFile.of(files[file])
-                for name, file in (("forward", "model.onnx"), ("perturbed", "perturbed.onnx"))
-                if file in files
-            },
-            external_data=tuple(HashedFile.of(files[f]) for f in files if not f.endswith(".onnx")),
+            **described(files),
             input=opened.shape,
             labels=labels,
             temperature=calibrated.temperature,
             scores=calibrated.scores,
-            default=default or Default(score=opened.scores[0], policy="misclassified"),
+            pairs=calibrated.pairs,
+            default=default or calibrated.default,
             evaluation=tuple(figures_of(opened, evidence, calibrated)),
         )
         first = evidence.calibration.images[:1]
-        return publish(target, manifest, files, card(manifest, calibrated), first, calibrated.in_distribution)
+        return publish(target, manifest, files, card(manifest, calibrated), first, opened)
 
 
 def publish(
@@ -79,9 +88,11 @@ def publish(
     files: dict[str, Path],
     card: str,
     first: NDArray[np.uint8],
-    outputs: Outputs,
+    opened: OpenGraphs,
 ) -> Bundle:
-    """Writes the bundle; before it appears, its answer for the first image is compared with the calibration's."""
+    """Writes the bundle; before it appears, its answer for an image is compared with that of the calibrated graphs."""
+    preprocessed = manifest.preprocessed_score
+    outputs = opened.run(first, None if preprocessed is None else manifest.scores[preprocessed].epsilon)
     contents: dict[str, Path | bytes] = {**files, "CARD.md": card.encode()}
     return write_bundle(
         target.parent.parent, manifest, contents, check=lambda bundle: _answers_alike(bundle, first, outputs)
@@ -90,20 +101,26 @@ def publish(
 
 def figures_of(opened: OpenGraphs, evidence: Evidence, calibrated: Calibrated) -> list[Figure]:
     """Every figure of the evaluation, measured on test images alone."""
-    return _figures(evidence, calibrated.scores, lambda images: opened.run(images, calibrated.epsilon))
-
-
-def _figures(evidence: Evidence, scores: dict[ScoreName, Score], run: Callable[[AnyImages], Outputs]) -> list[Figure]:
     if evidence.test is None:
         return []
-    test = run(evidence.test.images)
-    figures = in_distribution_figures(f"{evidence.name} test", test, evidence.test.labels, scores)
+    test = opened.run(evidence.test.images, calibrated.epsilon)
+    figures = in_distribution_figures(f"{evidence.name} test", test, evidence.test.labels, calibrated)
     for name, images in evidence.ood.items():
-        figures += out_of_distribution_figures(name, test, run(images.test), scores)
+        ood = opened.run(images.test, calibrated.epsilon)
+        figures += out_of_distribution_figures(name, test, ood, evidence.test.labels, calibrated)
     return figures
 
 
-def _write_graphs(graphs: Graphs, folder: Path) -> dict[str, Path]:
+def described(files: Mapping[str, Path]) -> dict[str, Any]:
+    """What the manifest says of the files of its graphs."""
+    names: dict[str, GraphName] = {"model.onnx": "forward", "perturbed.onnx": "perturbed"}
+    return {
+        "graphs": {names[file]: HashedFile.of(path) for file, path in files.items() if file in names},
+        "external_data": tuple(HashedFile.of(path) for file, path in files.items() if file not in names),
+    }
+
+
+def write_graphs(graphs: Graphs, folder: Path) -> dict[str, Path]:
     """The files of the graphs by name; two graphs share one file of weights."""
     files = {"model.onnx": folder / "model.onnx"}
     forward = onnx.ModelProto()

@@ -1,4 +1,4 @@
-"""From graphs and calibration images to the scores of a bundle: outputs → ε → scores → policies.
+"""From graphs and calibration images to the gate of a bundle: outputs → ε → scores → policies and pairs.
 
 `export`, `import-onnx` and `calibrate` share this code, whether the graphs were just exported or come from a bundle on
 disk. Everything is measured on ONNX Runtime's outputs.
@@ -6,15 +6,13 @@ disk. Everything is measured on ONNX Runtime's outputs.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import onnx
-import onnxruntime
 from numpy.typing import NDArray
 
-from service.model.bundle import Display, Histogram, Input, Policy, Score, Typicality
+from service.model.bundle import Default, Display, Histogram, Policy, Score, Typicality
+from service.model.pairs import Pairs
 from service.model.scores import (
     PREPROCESSED_SCORES,
     RELATIVE_SCORES,
@@ -24,8 +22,12 @@ from service.model.scores import (
     histogram,
     score_images,
 )
-from service.model.typicality import Ranks, lowest_rank, quantiles_of
 from training.calibration.epsilon import choose_epsilon, choose_epsilon_ood
+from training.calibration.familiarity import FEWEST_CORRECT, Familiarity, learn_familiarity, witnesses_of
+from training.calibration.halves import Halves, halves_of
+from training.calibration.open_graphs import OpenGraphs
+from training.calibration.pair_policies import PairScores
+from training.calibration.pairs import make_pairs, pair_scores, with_target_rejection
 from training.calibration.policies import (
     TARGET_REJECTION,
     USUAL,
@@ -35,53 +37,18 @@ from training.calibration.policies import (
     target_rejection_policy,
     temperature_of,
 )
+from training.calibration.proxy_images import make_proxies
+from training.calibration.witnesses import dropped_witnesses
 from training.data.ood import OodImages
 from training.data.splits import LabelledImages
 from training.errors import DataError
 from training.graphs.perturbed import ODIN_TEMPERATURE
 from training.graphs.perturbed_images import perturbed_images_of
-from training.graphs.run import AnyImages, as_served, open_graph, run_graph
+from training.graphs.run import AnyImages, as_served, run_graph
 
 EpsilonBy = Literal["auto", "ood", "misclassified"]
-FEWEST_TYPICAL = 100  # correctly classified images: with fewer, a p-value could not be as small as 1 in 200
-
-
-@dataclass(frozen=True)
-class OpenGraphs:
-    """A network's graphs in ONNX Runtime, and the size of their input."""
-
-    forward: onnxruntime.InferenceSession
-    perturbed: onnxruntime.InferenceSession | None
-    perturbed_graph: onnx.ModelProto | Path | None  # what `perturbed` was opened from
-    shape: Input
-
-    @classmethod
-    def of(
-        cls, forward: onnx.ModelProto | Path, perturbed: onnx.ModelProto | Path | None, shape: Input
-    ) -> "OpenGraphs":
-        return cls(open_graph(forward), None if perturbed is None else open_graph(perturbed), perturbed, shape)
-
-    @property
-    def has_confidence(self) -> bool:
-        return "confidence_logit" in [output.name for output in self.forward.get_outputs()]
-
-    @property
-    def preprocessed_score(self) -> ScoreName | None:
-        if self.perturbed is None:
-            return None
-        return "confidence_preprocessed" if self.has_confidence else "odin"
-
-    @property
-    def scores(self) -> tuple[ScoreName, ...]:
-        """Every score they offer; a bundle is gated on the first one by default."""
-        names: list[ScoreName] = ["confidence"] if self.has_confidence else []
-        names += ["max_softmax", "energy", "max_logit", "typicality"]
-        return (*names, self.preprocessed_score) if self.preprocessed_score else tuple(names)
-
-    def run(self, images: AnyImages, epsilon: float | None) -> Outputs:
-        """Every output of the graphs, for images of any size."""
-        session = self.forward if self.perturbed is None else self.perturbed
-        return run_graph(session, as_served(images, self.shape), epsilon=epsilon)
+PROXY_IMAGES = 1_000
+PROXY_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -92,6 +59,10 @@ class Evidence:
     calibration: LabelledImages
     test: LabelledImages | None
     ood: Mapping[str, OodImages] = field(default_factory=dict)
+    # What the network was trained on, where it is known: the bank of neighbours is taken from it.
+    train: LabelledImages | None = None
+    # Calibration images that are in that bank: how similar they are to their neighbours, themselves left out.
+    own_similarity: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,9 +75,11 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Scores with their policies, and the outputs that they were computed from."""
+    """Scores with their policies, the pairs, and the outputs that they were computed from."""
 
     scores: dict[ScoreName, Score]
+    pairs: Pairs
+    default: Default
     in_distribution: Outputs
     right: NDArray[np.bool_]
     ood: dict[str, Outputs]
@@ -114,6 +87,7 @@ class Calibrated:
     epsilon: float | None
     epsilon_how: str
     notes: tuple[str, ...] = ()
+    warning: str | None = None
 
 
 def calibrate_graphs(
@@ -123,40 +97,98 @@ def calibrate_graphs(
     epsilon_by: EpsilonBy = "auto",
     traffic: Traffic | None = None,
 ) -> Calibrated:
-    """Chooses ε, then makes every policy of every score that the graphs offer."""
+    """Chooses ε, then makes every policy of every score that the graphs offer, and every pair."""
     in_distribution, truth = as_served(evidence.calibration.images, graphs.shape), evidence.calibration.labels
     epsilon, epsilon_how = _epsilon(graphs, in_distribution, truth, evidence, epsilon_by)
-    outputs = graphs.run(in_distribution, epsilon)
+    outputs = _left_out_of_bank(graphs.run(in_distribution, epsilon), evidence.own_similarity)
     right = outputs["logits"].argmax(axis=1) == truth
+    halves = halves_of(len(truth))
+    temperature = temperature_of(outputs["logits"][halves.a], truth[halves.a])
     ood = {name: graphs.run(images.calibration, epsilon) for name, images in evidence.ood.items()}
-    own = None if traffic is None else graphs.run(traffic.images, epsilon)
-    scores: dict[ScoreName, Score] = {}
     notes: dict[str, None] = {}
+    familiarity = _familiarity(graphs, outputs, right, halves, ood, notes)
+    scores: dict[ScoreName, Score] = {}
+    own: dict[ScoreName, Floats] = {}
+    theirs = None if traffic is None else graphs.run(traffic.images, epsilon)
     for name in graphs.scores:
-        if name == "typicality" and right.sum() < FEWEST_TYPICAL:
-            notes[
-                f"left out score 'typicality': it needs {FEWEST_TYPICAL} correctly classified calibration images, and "
-                f"there are {int(right.sum())}."
-            ] = None
-            continue
-        unmade = _without_policies(name, outputs, right, epsilon, graphs.has_confidence)
-        values = unmade.of_images(name, outputs)
-        others = {set_name: unmade.of_images(name, theirs) for set_name, theirs in ood.items()}
-        made, missing = policies(CalibrationScores(values, right, others), wanted)
+        typicality = familiarity.typicality if name == "typicality" else None
+        of_score = {"certainty": temperature, "odin": ODIN_TEMPERATURE}.get(name)
+        own[name] = familiarity.own if typicality else score_images(name, outputs, of_score)
+        unmade = _without_policies(name, own[name], epsilon, of_score, typicality)
+        others = {set_name: unmade.of_images(name, rows) for set_name, rows in ood.items()}
+        made, missing = policies(CalibrationScores(own[name], right, others), wanted)
         notes |= dict.fromkeys(missing)
-        if own is not None and traffic is not None:
-            made[TARGET_REJECTION] = target_rejection_policy(unmade.of_images(name, own), traffic.rate)
+        if theirs is not None and traffic is not None:
+            made[TARGET_REJECTION] = target_rejection_policy(unmade.of_images(name, theirs), traffic.rate)
         scores[name] = unmade.model_copy(update={"policies": made})
+    pairs = make_pairs(
+        PairScores(own["typicality"], own["certainty"], right),
+        halves,
+        pair_scores(scores, graphs.run_forward(_proxies(in_distribution))),
+        {name: pair_scores(scores, rows) for name, rows in ood.items()},
+        wanted,
+    )
+    notes |= dict.fromkeys(pairs.notes)
+    with_target = pairs.pairs
+    if theirs is not None and traffic is not None:
+        with_target = with_target_rejection(pairs.pairs, pairs.default, pair_scores(scores, theirs), traffic.rate)
     return Calibrated(
         scores=scores,
+        pairs=with_target,
+        default=pairs.default,
         in_distribution=outputs,
         right=right,
         ood=ood,
-        temperature=temperature_of(outputs["logits"], truth),
+        temperature=temperature,
         epsilon=epsilon,
         epsilon_how=epsilon_how,
         notes=tuple(notes),
+        warning=pairs.warning,
     )
+
+
+def _left_out_of_bank(outputs: Outputs, own_similarity: Mapping[int, float]) -> Outputs:
+    if not own_similarity:
+        return outputs
+    similarity = outputs["neighbour_similarity"].copy()
+    similarity[list(own_similarity)] = list(own_similarity.values())
+    return {**outputs, "neighbour_similarity": similarity}
+
+
+def _familiarity(
+    graphs: OpenGraphs,
+    outputs: Outputs,
+    right: NDArray[np.bool_],
+    halves: Halves,
+    ood: Mapping[str, Outputs],
+    notes: dict[str, None],
+) -> Familiarity:
+    """Ranks among the correctly classified images of half A, in every witness that the evidence leaves."""
+    reference = halves.a[right[halves.a]]
+    if len(reference) < FEWEST_CORRECT:
+        notes[
+            f"only {len(reference)} of {len(halves.a)} calibration images are classified correctly: familiarity is "
+            "measured against all of them."
+        ] = None
+        reference = halves.a
+    names = witnesses_of(graphs.scores)
+    values: dict[ScoreName, Floats] = {name: score_images(name, outputs) for name in names}
+    if ood and len(names) > 1:
+        theirs = {name: np.concatenate([score_images(name, rows) for rows in ood.values()]) for name in names}
+
+        def combined(scores: Mapping[ScoreName, Floats], kept: tuple[ScoreName, ...]) -> Floats:
+            learnt = learn_familiarity({name: values[name] for name in kept}, reference)
+            return learnt.typicality.reference.log_odds({name: scores[name] for name in kept})
+
+        for name in dropped_witnesses(values, theirs, combined):
+            notes[f"familiarity does without {name}: the OOD images given are told apart better without it."] = None
+            del values[name]
+    return learn_familiarity(values, reference)
+
+
+def _proxies(images: AnyImages) -> NDArray[np.uint8]:
+    chosen = np.random.default_rng(PROXY_SEED).permutation(len(images))[:PROXY_IMAGES]
+    return make_proxies(images[np.sort(chosen)], PROXY_IMAGES, PROXY_SEED)
 
 
 def _epsilon(
@@ -190,12 +222,9 @@ _NOT_YET = {"not_yet": Policy(threshold=0, expected_rejection_rate=0, n=1, how="
 
 
 def _without_policies(
-    name: ScoreName, outputs: Outputs, right: NDArray[np.bool_], epsilon: float | None, has_confidence: bool
+    name: ScoreName, values: Floats, epsilon: float | None, temperature: float | None, typicality: Typicality | None
 ) -> Score:
     """A score with all it needs to be computed and shown, and its reference histogram; its policies come later."""
-    temperature = ODIN_TEMPERATURE if name == "odin" else None
-    typicality = _typicality(outputs, right, has_confidence) if name == "typicality" else None
-    values = score_images(name, outputs, temperature, None if typicality is None else typicality.reference)
     display = display_of(values) if name in RELATIVE_SCORES else None
     location, scale = (display.location, display.scale) if display else (0.0, 1.0)
     return Score(
@@ -213,12 +242,3 @@ def display_of(values: Floats) -> Display:
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
     scale = float((high - low) / (2 * np.log(3)))
     return Display(location=float(median), scale=scale if scale > 0 else 1.0)
-
-
-def _typicality(outputs: Outputs, right: NDArray[np.bool_], has_confidence: bool) -> Typicality:
-    names: tuple[ScoreName, ...] = ("confidence" if has_confidence else "max_softmax", "energy")
-    values: dict[str, Floats] = {name: score_images(name, outputs)[right] for name in names}
-    n = int(right.sum())
-    quantiles = {name: quantiles_of(values[name]) for name in names}
-    ranks: dict[str, Ranks] = {name: Ranks.of_quantiles(quantiles[name], n) for name in names}
-    return Typicality(n=n, components=quantiles, minimum=quantiles_of(lowest_rank(ranks, values)))

@@ -1,6 +1,6 @@
 """Policies: thresholds chosen on calibration images, each with how it was chosen and what it is expected to refuse."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,6 +38,9 @@ class Wanted:
         for percent in self.tprs:
             if not 1 <= percent <= 99:
                 raise DataError(f"--tpr is {percent}, expected a whole percentage from 1 to 99.")
+        for flag, value in (("--risk", self.risk), ("--alpha", self.alpha)):
+            if value is not None and not 0 < value < 1:
+                raise DataError(f"{flag} is {value:g}, expected a share between 0 and 1, such as 0.05.")
 
 
 USUAL = Wanted()
@@ -45,17 +48,21 @@ USUAL = Wanted()
 
 def policies(calibration: CalibrationScores, wanted: Wanted = USUAL) -> tuple[dict[str, Policy], list[str]]:
     """Every policy that these images allow, and a sentence about each one they do not."""
-    made = {"misclassified": misclassified_policy(calibration)}
+    made: dict[str, Policy] = {}
+    notes = []
+
+    def add(name: str, make: Callable[[], Policy]) -> None:
+        try:
+            made[name] = make()
+        except DataError as problem:
+            notes.append(f"left out {problem}")
+
+    add("misclassified", lambda: misclassified_policy(calibration))
     if calibration.ood:
         made["ood_holdout"] = ood_holdout_policy(calibration)
     made |= {f"tpr{percent}": tpr_policy(calibration, percent) for percent in wanted.tprs}
-    notes = []
-    try:
-        made["risk"] = risk_policy(calibration, RISK if wanted.risk is None else wanted.risk, wanted.alpha)
-    except DataError as problem:
-        if wanted.risk is not None:
-            raise
-        notes.append(f"left out {problem}")
+    risk = RISK if wanted.risk is None else wanted.risk
+    add("risk", lambda: risk_policy(calibration, risk, wanted.alpha))
     return made, notes
 
 

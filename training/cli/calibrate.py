@@ -13,7 +13,8 @@ from training.errors import DataError
 from training.graphs.progress import counting_images
 
 if TYPE_CHECKING:  # imported late to keep --help fast
-    from training.calibration.calibrate import Calibrated, EpsilonBy, OpenGraphs, Traffic
+    from training.calibration.calibrate import Calibrated, EpsilonBy, Traffic
+    from training.calibration.open_graphs import OpenGraphs
     from training.calibration.policies import Wanted
 
 console = Console()
@@ -113,32 +114,36 @@ def _only_traffic(bundle: Bundle, options: _Options) -> Bundle | None:
         with_target_rejection,
         write_with_target_rejection,
     )
-    from training.calibration.table import as_text, policy_rows
+    from training.calibration.table import as_text, pair_rows, pairs_as_text, policy_rows
 
     assert options.traffic is not None
     assert options.target_rejection is not None
     opened = opened_bundle(bundle)
     images = read_traffic(options.traffic, opened, options.target_rejection)
-    scores, outputs = with_target_rejection(bundle, opened, images)
+    scores, pairs = with_target_rejection(bundle, opened, images)
+    if pairs is not None:
+        _print(pairs_as_text(pair_rows(scores, pairs)))
+        _print("")
     _print(as_text(policy_rows(scores)))
     if options.out is None:
         return None
-    return write_with_target_rejection(bundle, scores, outputs, images, options.out)
+    return write_with_target_rejection(bundle, opened, scores, pairs, images, options.out)
 
 
 def _bundle(bundle: Bundle, options: _Options, wanted: "Wanted", epsilon_by: "EpsilonBy") -> Bundle | None:
-    from training.bundles.next_version import opened_bundle, read_evidence, write_recalibrated
+    from training.bundles.next_version import prepare, read_evidence, write_recalibrated
     from training.calibration.calibrate import calibrate_graphs
 
-    opened = opened_bundle(bundle)
     evidence = read_evidence(bundle, options.data, options.data_root, options.ood)
     with counting_images(console, "calibrating"):
-        calibrated = calibrate_graphs(opened, evidence, wanted, epsilon_by, _traffic(options, opened))
-    default = _show(calibrated, bundle.manifest.default, options)
+        prepared = prepare(bundle, evidence)
+        traffic = _traffic(options, prepared.opened)
+        calibrated = calibrate_graphs(prepared.opened, prepared.evidence, wanted, epsilon_by, traffic)
+    default = _show(calibrated, () if prepared.note is None else (prepared.note,), options)
     if options.out is None:
         return None
     with counting_images(console, "measuring"):
-        return write_recalibrated(bundle, opened, evidence, calibrated, default, options.out)
+        return write_recalibrated(bundle, prepared, calibrated, default, options.out)
 
 
 def _run(folder: Path, options: _Options, wanted: "Wanted", epsilon_by: "EpsilonBy") -> Bundle | None:
@@ -155,8 +160,7 @@ def _run(folder: Path, options: _Options, wanted: "Wanted", epsilon_by: "Epsilon
         calibrated = calibrate_graphs(
             exported.opened, exported.evidence, wanted, epsilon_by, _traffic(options, exported.opened)
         )
-    usual = Default(score=exported.opened.scores[0], policy="misclassified")
-    default = _show(calibrated, usual, options)
+    default = _show(calibrated, exported.notes, options)
     if options.out is None:
         return None
     with counting_images(console, "measuring"):
@@ -171,26 +175,31 @@ def _traffic(options: _Options, opened: "OpenGraphs") -> "Traffic | None":
     return read_traffic(options.traffic, opened, options.target_rejection)
 
 
-def _show(calibrated: "Calibrated", usual: Default, options: _Options) -> Default:
-    """Prints the table, what was left out and what is recommended; returns the default of a new version."""
+def _show(calibrated: "Calibrated", notes: tuple[str, ...], options: _Options) -> Default:
+    """Prints the tables, what was left out and what is recommended; returns the default of a new version."""
     from training.calibration.policies import TARGET_REJECTION
     from training.calibration.recommend import recommendations
-    from training.calibration.table import as_text, policy_rows
+    from training.calibration.table import as_text, pair_rows, pairs_as_text, policy_rows
 
-    _print(as_text(policy_rows(calibrated.scores, calibrated.in_distribution, calibrated.right, calibrated.ood)))
-    for note in calibrated.notes:
+    measured = (calibrated.in_distribution, calibrated.right, calibrated.ood)
+    _print(pairs_as_text(pair_rows(calibrated.scores, calibrated.pairs, *measured)))
+    _print("")
+    _print(as_text(policy_rows(calibrated.scores, *measured)))
+    for note in (*notes, *calibrated.notes):
         _print(f"note: {note}")
-    found = recommendations(calibrated, usual.score)
+    found = recommendations(calibrated, next(iter(calibrated.scores)))
     for recommendation in found.values():
         _print(str(recommendation))
     if options.use_recommended is not None and options.use_recommended in found:
         chosen = found[options.use_recommended].default
     elif options.target_rejection is not None:
-        chosen = Default(score=usual.score, policy=TARGET_REJECTION)
+        chosen = Default(policy=TARGET_REJECTION)
     else:
-        kept = usual.policy in calibrated.scores[usual.score].policies
-        chosen = usual if kept else Default(score=usual.score, policy="misclassified")
-    _print(f"default: score {chosen.score} under policy {chosen.policy}")
+        chosen = calibrated.default
+        if calibrated.warning is not None:
+            console.print(f"WARNING: {calibrated.warning}", style="bold red", highlight=False, soft_wrap=True)
+    what = "familiarity and certainty" if chosen.score is None else f"score {chosen.score}"
+    _print(f"default: {what} under policy {chosen.policy}")
     return chosen
 
 

@@ -38,4 +38,4 @@ def export(
         )
     for note in calibrated.notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
-    show_bundle(bundle, console)
+    show_bundle(bundle, console, calibrated.warning)

@@ -34,7 +34,7 @@ def import_onnx(
     ] = 1.0,
     interpolation: Annotated[Literal["nearest", "bilinear", "bicubic"], typer.Option()] = "bilinear",
 ) -> None:
-    """Turn any ONNX image classifier into a bundle, gated on its largest softmax and, where possible, on ODIN.
+    """Turn any ONNX image classifier into a bundle with a gate that says why it refuses: unfamiliar, or unsure.
 
     Example: `confgate-train import-onnx resnet18.onnx --labels labels.txt --calibration photos --out models/resnet/1`
     """
@@ -47,7 +47,7 @@ def import_onnx(
         imported = run_import(model, out, names, calibration, test, mean, std, layout, rule)
     for note in imported.notes:
         console.print(f"note: {note}", highlight=False)
-    show_bundle(imported.bundle, console)
+    show_bundle(imported.bundle, console, imported.warning)
 
 
 def read_labels(text: str) -> tuple[str, ...]:

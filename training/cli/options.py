@@ -45,7 +45,9 @@ EpsilonByOption = Annotated[
 Out = Annotated[Path, typer.Option(help="The bundle to write: models/NAME/VERSION.")]
 
 
-def show_bundle(bundle: "Bundle", console: Console) -> None:
-    """Prints the card and where the bundle is."""
+def show_bundle(bundle: "Bundle", console: Console, warning: str | None = None) -> None:
+    """Prints the card, a warning that must not be overlooked, and where the bundle is."""
     console.print((bundle.folder / "CARD.md").read_text(), markup=False, highlight=False, soft_wrap=True)
+    if warning is not None:
+        console.print(f"WARNING: {warning}", style="bold red", highlight=False, soft_wrap=True)
     console.print(f"wrote {bundle.folder}", highlight=False, soft_wrap=True)
