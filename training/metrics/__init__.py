@@ -1,1 +1,1 @@
-"""Metrics of scores: `detection` (OOD, misclassified), `selective` (risk and coverage), and `intervals`."""
+"""Metrics of scores: `detection` (OOD, misclassified), `selective` (risk), `mixed_traffic`, and `intervals`."""

@@ -1,0 +1,50 @@
+"""Which witnesses of familiarity to leave out: only those that OOD images of the user's own show to do harm.
+
+A witness is a score that familiarity is combined from. Without OOD images all of them count: none is known to be worse
+than the others. With OOD images, one is dropped only if leaving it out raises the AUROC of the combined familiarity by
+more than chance explains, as in `training.calibration.recommend`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from service.model.scores import Floats
+from training.metrics.detection import auroc, bootstrap_interval
+
+# The combined familiarity [N] of images from the scores of the named witnesses; higher = more familiar.
+Combine = Callable[[Mapping[str, Floats], Sequence[str]], Floats]
+RESAMPLES = 200
+
+
+def dropped_witnesses(own: Mapping[str, Floats], ood: Mapping[str, Floats], combine: Combine) -> list[str]:
+    """The witnesses to leave out, in the order in which they are dropped; at least one always stays.
+
+    `own` and `ood` hold the scores of each witness on calibration images and on the user's OOD images. One witness at a
+    time is dropped, the most harmful first, because two that repeat each other look harmless one by one.
+    """
+    if set(own) != set(ood) or not own:
+        raise ValueError(f"witnesses are {sorted(own)} and {sorted(ood)}: expected the same ones, at least one")
+    staying = list(own)
+    dropped: list[str] = []
+    while len(staying) > 1:
+        gains = {name: _gain_without(name, staying, own, ood, combine) for name in staying}
+        worst = max(gains, key=lambda name: gains[name])
+        if gains[worst] <= 0:
+            break
+        staying.remove(worst)
+        dropped.append(worst)
+    return dropped
+
+
+def _gain_without(
+    name: str, staying: Sequence[str], own: Mapping[str, Floats], ood: Mapping[str, Floats], combine: Combine
+) -> float:
+    """The lower end of the 95 % interval of the AUROC gained by leaving one witness out."""
+    others = [other for other in staying if other != name]
+    # Both columns of an image are resampled together: the difference varies less than each AUROC does.
+    accept, refuse = (np.stack([combine(scores, others), combine(scores, staying)], axis=1) for scores in (own, ood))
+    low, _ = bootstrap_interval(
+        lambda a, r: auroc(a[:, 0], r[:, 0]) - auroc(a[:, 1], r[:, 1]), accept, refuse, n=RESAMPLES
+    )
+    return low
