@@ -2,7 +2,7 @@
 
 import runpy
 
-NAMES = ("branch_cost", "augmentation_cost", "gradient_cost", "metrics_cost", "loading_stall")
+NAMES = ("branch_cost", "augmentation_cost", "gradient_cost", "neighbours_cost", "metrics_cost", "loading_stall")
 
 for name in NAMES:
     print(f"== {name}", flush=True)

@@ -63,7 +63,9 @@ def make_pairs(
 ) -> MadePairs:
     """Every pair that these images allow; `own` are the calibration images."""
     notes: list[str] = []
-    made: dict[str, Pair] = {BALANCED: balanced_pair(own, proxies)}
+    made: dict[str, Pair] = {BALANCED: balanced_pair(own, proxies, own.take(halves.a))}
+    if made[BALANCED].familiarity is None and made[BALANCED].certainty is None:
+        notes.append(f"policy '{BALANCED}' {made[BALANCED].how}.")
 
     def add(name: str, make: Callable[[], Pair]) -> None:
         try:
@@ -111,13 +113,13 @@ def with_target_rejection(pairs: Pairs, default: Default, traffic: PairScores, r
 
 def pair_policy(pair: Pair, own: PairScores) -> PairPolicy:
     """A pair as a bundle keeps it, with what it refuses of the calibration images."""
-    unfamiliar, unsure = refusals(pair, own)
+    refused = refusals(pair, own)
     n = len(own.familiarity)
     return PairPolicy(
         familiarity=pair.familiarity,
         certainty=pair.certainty,
         expected=ExpectedRefusals(
-            unfamiliar=_share(unfamiliar, n), unsure=_share(unsure, n), total=_share(unfamiliar | unsure, n)
+            unfamiliar=_share(refused.unfamiliar, n), unsure=_share(refused.unsure, n), total=_share(refused.any, n)
         ),
         n=n,
         how=pair.how,

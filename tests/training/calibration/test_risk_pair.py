@@ -43,7 +43,8 @@ class RiskOfBoth:
 def draw(model, random):
     familiarity, certainty = random.random((2, IMAGES))
     right = random.random(IMAGES) >= model.wrong(familiarity, certainty)
-    return PairScores(familiarity, certainty, right).halves(int(random.integers(2**32)))
+    scores = PairScores(familiarity, certainty, right)
+    return scores.take(np.arange(len(scores) // 2)), scores.take(np.arange(len(scores) // 2, len(scores)))
 
 
 def loosest_passing(path, scores, risk):
@@ -117,15 +118,3 @@ def test_too_few_images_are_refused_with_how_many_it_takes():
             risk_pair(half, half, risk, alpha)
     with pytest.raises(DataError, match="Use labelled calibration images"):
         risk_pair(half, PairScores(half.familiarity, half.certainty), 0.02)
-
-
-def test_halves_are_disjoint_and_complete():
-    """Every image is in one half, with its own scores and answer."""
-    whole = PairScores(np.arange(11.0), np.arange(11.0) * 2, np.arange(11) % 3 == 0)
-    halves = whole.halves()
-    assert sorted(np.concatenate([half.familiarity for half in halves])) == list(range(11))
-    for half in halves:
-        assert (half.certainty == half.familiarity * 2).all()
-        assert (half.right == (half.familiarity % 3 == 0)).all()
-    with pytest.raises(DataError, match="Use more calibration images"):
-        PairScores(np.zeros(1), np.zeros(1)).halves()
