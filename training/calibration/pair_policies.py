@@ -22,6 +22,7 @@ from training.metrics.mixed_traffic import OOD_SHARE, wrong_among_accepted
 
 Bools = NDArray[np.bool_]
 
+EVEN_ODDS = 0.0  # the log-odds of ½
 DIVISIONS = 41  # ways to divide a budget of refusals between the two thresholds, both ends included
 # Shares refused along the path of `risk_pair`, from strict to loose; closer together at the loose end, where it ends.
 PATH = tuple((step / 20) ** 2 for step in range(19, -1, -1))
@@ -144,7 +145,8 @@ def balanced_pair(
 
     The Clopper–Pearson bound of both refusals together, on the calibration images, is at most `limit`. Of the ways to
     divide this budget between the thresholds, that with the fewest wrong answers among the accepted images of 80 %
-    calibration images and 20 % proxies is taken. The division is chosen on `half_a`: chosen on all calibration images,
+    calibration images and 20 % proxies is taken. An answer that is more likely wrong than right is not accepted: the
+    certainty threshold is at least ½, unless that alone would take half of the budget. The division is chosen on `half_a`: chosen on all calibration images,
     it broke the bound in 9 % instead of 5 % of 2,000 simulated draws of 600 images; on half of them, in 6 %.
     """
     if not 0 < limit < 1 or not 0 < alpha < 1:
@@ -162,10 +164,11 @@ def balanced_pair(
     on = calibration if half_a is None else half_a
     budget_of_half = budget * len(on) // n
     cuts = {budget_of_half * division // (DIVISIONS - 1) for division in range(DIVISIONS)}
-    divided = _best_division(budget_of_half, _refusing_each(cuts, on.familiarity), on, proxies)
+    floor = EVEN_ODDS if np.sum(calibration.certainty <= EVEN_ODDS) <= budget / 2 else None
+    divided = _best_division(budget_of_half, _refusing_each(cuts, on.familiarity), on, proxies, floor)
     by_familiarity = round(int(refusals(divided, on).unfamiliar.sum()) * budget / max(1, budget_of_half))
     familiarity = _refusing_at_most(min(by_familiarity, budget), calibration.familiarity)
-    found = _using_up(budget, familiarity, calibration)
+    found = _using_up(budget, familiarity, calibration, floor)
     unfamiliar, unsure = (int(part.sum()) for part in refusals(found, calibration))
     wrong = "OOD proxies alone" if calibration.right is None else "misclassified images and OOD proxies"
     return Pair(
@@ -246,27 +249,36 @@ def _mistakes(pair: Pair, scores: PairScores) -> tuple[int, int]:
 
 
 def _best_division(
-    budget: int, cuts: Mapping[int, float | None], calibration: PairScores, proxies: PairScores | None
+    budget: int,
+    cuts: Mapping[int, float | None],
+    calibration: PairScores,
+    proxies: PairScores | None,
+    floor: float | None = None,
 ) -> Pair:
     """Of the pairs that refuse at most `budget`, as many of them by familiarity as a cut says: that of least risk.
 
-    Among equally good ones the one that refuses the fewest calibration images is taken.
+    Pairs whose certainty threshold is at least `floor` come first. Among equally good ones the one that refuses the
+    fewest calibration images is taken.
     """
 
-    def cost(pair: Pair) -> tuple[float, int]:
+    def cost(pair: Pair) -> tuple[bool, float, int]:
         wrong = wrong_among_accepted_by(pair, calibration, proxies)
-        return (1.0 if wrong is None else wrong), -int(accepted_by(pair, calibration).sum())
+        below = floor is not None and (pair.certainty is None or pair.certainty < floor)
+        return below, (1.0 if wrong is None else wrong), -int(accepted_by(pair, calibration).sum())
 
     return min(
-        (_using_up(budget, threshold, calibration) for cut, threshold in cuts.items() if cut <= budget), key=cost
+        (_using_up(budget, threshold, calibration, floor) for cut, threshold in cuts.items() if cut <= budget), key=cost
     )
 
 
-def _using_up(budget: int, familiarity: float | None, calibration: PairScores) -> Pair:
+def _using_up(budget: int, familiarity: float | None, calibration: PairScores, floor: float | None = None) -> Pair:
     """Refuses by certainty as many of the familiar images as those that are not familiar leave of the budget."""
     familiar = accepted_by(Pair(familiarity, None, ""), calibration)
-    left = budget - int((~familiar).sum())
-    return Pair(familiarity, _refusing_at_most(left, calibration.certainty[familiar]), "")
+    left, values = budget - int((~familiar).sum()), calibration.certainty[familiar]
+    certainty = _refusing_at_most(left, values)
+    if floor is not None and np.sum(values <= floor) <= left:
+        certainty = floor if certainty is None else max(certainty, floor)
+    return Pair(familiarity, certainty, "")
 
 
 def _refusing_each(counts: set[int], scores: Floats) -> dict[int, float | None]:

@@ -44,7 +44,8 @@ def draw(model, random):
     familiarity, certainty = random.random((2, IMAGES))
     right = random.random(IMAGES) >= model.wrong(familiarity, certainty)
     scores = PairScores(familiarity, certainty, right)
-    return scores.take(np.arange(len(scores) // 2)), scores.take(np.arange(len(scores) // 2, len(scores)))
+    order = np.random.default_rng(int(random.integers(2**32))).permutation(len(scores))
+    return scores.take(order[: len(scores) // 2]), scores.take(order[len(scores) // 2 :])
 
 
 def loosest_passing(path, scores, risk):
