@@ -12,7 +12,7 @@ import pytest
 from service.model.bundle import load_bundle
 from service.model.scores import ScoreName, score_images, sigmoid
 from service.model.typicality import LEVELS, QUANTILES, Ranks, TypicalityReference, lowest_rank, quantiles_of
-from service.serving.gate_overrides import GateChange, gate_of
+from service.serving.gate_changes import GateChange, gate_of
 from tests.conftest import GREY, RED, Service, make_bundle
 
 

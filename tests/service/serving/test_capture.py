@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from service.errors import SettingsError
-from service.model.gate import Reading
+from service.model.gate import Decision, Reading
 from service.serving import capture
 from service.serving.capture import Capture
 from service.serving.metrics import Metrics

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from service.model.bundle import Histogram
-from service.model.gate import read_histogram
+from service.model.expectation import read_histogram
 from service.model.scores import HISTOGRAM_EDGES, histogram, sigmoid
 from service.web.keys import new_key
 from tests.conftest import BLUE, GREY, RED, make_bundle
