@@ -32,13 +32,14 @@ def pictures(tmp_path: Path) -> list[Path]:
 
 
 def test_predict_prints_a_table(capsys, monkeypatch, service: Service, pictures: list[Path]) -> None:
-    """Each file has its row with label, confidence and whether it is known; a bad file has its reason."""
+    """Each file has its row with label, confidence and whether it is accepted, or why not; a bad file has its error."""
     code, out, _ = run(capsys, monkeypatch, "predict", "--url", service.url, *map(str, pictures))
     assert code == 1
     heading, red, grey, notes, blue = out.splitlines()
-    assert heading.split()[:5] == ["file", "label", "probability", "confidence", "known"]
+    assert heading.split()[:6] == ["file", "label", "probability", "confidence", "accepted", "reason"]
     assert red.split()[1:5] == ["red", "0.9867", "0.9975", "yes"]
-    assert grey.split()[3:5] == ["0.1192", "no"]
+    assert grey.split()[3:6] == ["0.1192", "no", "unfamiliar"]
+    assert grey.endswith("confidence 0.1192 <= 0.5000 (misclassified)")
     assert "error: the bytes are not a PNG" in notes
     assert blue.split()[1] == "blue"
 

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from service.errors import SettingsError
-from service.model.gate import Decision, Reading
+from service.model.gate import Reading
 from service.serving import capture
 from service.serving.capture import Capture
 from service.serving.metrics import Metrics
@@ -73,7 +73,8 @@ def test_a_refused_image_is_kept_with_its_answer(keeping: HeldService, kept: Pat
     record = json.loads(record_file.read_text())
     assert record["image"] == picture.name
     assert record["request_id"] == "keep-1"
-    for field in ("label", "probabilities", "score", "score_value", "policy", "threshold"):
+    shown = ("label", "probabilities", "score", "score_value", "policy", "threshold")
+    for field in (*shown, "reason", "typicality", "certainty", "certainty_threshold"):
         assert record[field] == answer[field]
     with Image.open(picture) as image:
         assert (image.size, image.mode, image.getpixel((0, 0))) == ((8, 8), "RGB", (128, 128, 128))
@@ -211,7 +212,7 @@ def test_a_waiting_image_keeps_nothing_else_in_memory(held_service: HeldService,
     body, image = weakref.ref(whole), whole[3]
     del whole
     reading = Reading(0, [1.0, 0.0, 0.0], {"confidence": (-1.0, 0.25)})
-    waiting.offer(model, model.default_gate, image, reading, "")
+    waiting.offer(model, model.default_gate, image, model.default_gate.decide(reading), "")
     del image
     assert body() is None
 
