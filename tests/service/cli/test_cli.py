@@ -10,6 +10,7 @@ import pytest
 from service import __main__ as command
 from service.settings import Settings
 from tests.conftest import BLUE, GREY, RED, ROOT, BundleFolder, Service
+from tests.pair_bundles import DARK, make_pair_bundle
 
 
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
@@ -42,6 +43,24 @@ def test_predict_prints_a_table(capsys, monkeypatch, service: Service, pictures:
     assert grey.endswith("confidence 0.1192 <= 0.5000 (misclassified)")
     assert "error: the bytes are not a PNG" in notes
     assert blue.split()[1] == "blue"
+
+
+def test_predict_shows_both_comparisons_of_a_pair(capsys, monkeypatch, models: Path, pictures: list[Path]) -> None:
+    """Under a pair each row has the reason, and both scores with their thresholds."""
+    make_pair_bundle(models)
+    running = Service(models).wait_until_serving()
+    dark = pictures[2].with_name("dark.png")
+    dark.write_bytes(DARK)
+    files = map(str, (*pictures[:2], dark))
+    _, out, _ = run(capsys, monkeypatch, "predict", "--url", running.url, *files)
+    _, red, grey, dark_row = out.splitlines()
+    assert red.split()[4] == "yes"
+    assert red.endswith("typicality 0.9918 > 0.1192, certainty 0.9999 > 0.5000 (balanced)")
+    assert grey.split()[4:6] == ["no", "unsure"]
+    assert grey.endswith("typicality 0.6303 > 0.1192, certainty 0.3333 <= 0.5000 (balanced)")
+    assert dark_row.split()[4:6] == ["no", "unfamiliar"]
+    assert dark_row.endswith("typicality 0.0693 <= 0.1192, certainty 0.3333 <= 0.5000 (balanced)")
+    assert running.stop() == 0
 
 
 def test_predict_prints_json(capsys, monkeypatch, service: Service, pictures: list[Path]) -> None:
