@@ -107,6 +107,20 @@ def test_inspect_shows_what_is_in_a_bundle(capsys, monkeypatch, bundle_folder: B
     assert out.count("[default]") == 1
 
 
+def test_inspect_shows_pairs(capsys, monkeypatch, models: Path) -> None:
+    """A person sees both thresholds of each pair, what it refuses for which reason, and the weights of typicality."""
+    _, out, _ = run(capsys, monkeypatch, "bundle", "inspect", str(make_pair_bundle(models).folder))
+    for words in (
+        "typicality, of neighbours (weight 1) and energy (weight 0.5) among 100 images",
+        "pairs      of typicality and certainty, reference of 144 images",
+        "balanced: typicality above 0.119203 (-2.0000), certainty above 0.500000 (+0.0000), rejects 15.00%: "
+        "5.00% (2.50% to 7.00%) as unfamiliar, 10.00% (5.00% to 12.00%) as unsure, n = 144: made up for tests [default]",
+        "foreign_only: typicality above 0.119203 (-2.0000), certainty not compared",
+    ):
+        assert words in out
+    assert out.count("[default]") == 1
+
+
 def test_verify_opens_the_graphs(capsys, monkeypatch, bundle_folder: BundleFolder) -> None:
     """A good bundle is called good; one whose graph has changed is refused with exit code 2."""
     code, out, _ = run(capsys, monkeypatch, "bundle", "verify", str(bundle_folder.folder))
