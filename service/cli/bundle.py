@@ -98,7 +98,8 @@ def _describe_pairs(manifest: "Manifest") -> list[str]:
         lines.append(
             f"    policy   {name}: typicality {_threshold(gate.threshold_shown, policy.familiarity)}, certainty "
             f"{_threshold(gate.certainty_threshold_shown, policy.certainty)}, rejects "
-            f"{policy.expected.total.rate:.2%}: {shares}, n = {policy.n:,}: {policy.how}{' [default]' if default else ''}"
+            f"{policy.expected.total.rate:.2%}: {shares}, n = {policy.n:,}: {policy.how}"
+            f"{' [default]' if default else ''}"
         )
     return lines
 

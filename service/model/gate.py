@@ -31,7 +31,7 @@ class Reading(NamedTuple):
 
     @property
     def certainty(self) -> float:
-        """The largest probability, as it is shown. Different logits may round to one probability, not to a larger one."""
+        """The largest probability, as it is shown: different logits may round to one of them, never to a larger."""
         return self.probabilities[self.class_id]
 
 

@@ -114,7 +114,7 @@ def test_inspect_shows_pairs(capsys, monkeypatch, models: Path) -> None:
         "typicality, of neighbours (weight 1) and energy (weight 0.5) among 100 images",
         "pairs      of typicality and certainty, reference of 144 images",
         "balanced: typicality above 0.119203 (-2.0000), certainty above 0.500000 (+0.0000), rejects 15.00%: "
-        "5.00% (2.50% to 7.00%) as unfamiliar, 10.00% (5.00% to 12.00%) as unsure, n = 144: made up for tests [default]",
+        "5.00% (2.50% to 7.00%) as unfamiliar, 10.00% (5.00% to 12.00%) as unsure, n = 144: made up",
         "foreign_only: typicality above 0.119203 (-2.0000), certainty not compared",
     ):
         assert words in out

@@ -26,8 +26,9 @@ def folder(models: Path) -> BundleFolder:
 
 
 @pytest.fixture
-def operated(folder: BundleFolder, models: Path, tmp_path: Path) -> Iterator[HeldService]:
+def operated(folder: BundleFolder, tmp_path: Path) -> Iterator[HeldService]:
     """A service with a pair bundle and a state folder."""
+    models = folder.folder.parent.parent
     service = HeldService(models, state=tmp_path / "state")
     yield service
     service.stop()
