@@ -27,7 +27,7 @@ def print_start(
     _say(console, f"model       {gate.model} version {gate.version}, served at {url}")
     _say(
         console,
-        f"gate        policy {gate.policy} on {gate.score}; calibration expects it to refuse "
+        f"gate        policy {gate.policy} on {gate.compared}; calibration expects it to refuse "
         f"{percent(gate.expected_rejection_rate)} (n = {gate.calibration_images:,})",
     )
     _say(console, f"images      {known.name}: {known.where}")

@@ -64,7 +64,7 @@ def _headline(run: Run) -> str:
 def _subtitle(run: Run) -> str:
     gate, images = run.gate, len(run.answers)
     return (
-        f"{gate.model} version {gate.version}, policy {gate.policy} on {gate.score}; "
+        f"{gate.model} version {gate.version}, policy {gate.policy} on {gate.compared}; "
         f"{images:,} images, one per request; every curve covers the last {run.timing.window:g} s"
     )
 

@@ -17,6 +17,7 @@ from demo.web import get_json
 ROOT = Path(__file__).parent.parent
 START_TIMEOUT_SECONDS = 120
 LOG_LINES_SHOWN = 3
+PAIR = "pair"  # the label `score` of pairs of thresholds in Prometheus
 
 
 class Child:
@@ -76,12 +77,17 @@ class Gate:
 
     model: str
     version: int
-    score: str
+    score: str  # "pair" for a pair of thresholds, as in Prometheus
     policy: str
     expected_rejection_rate: float
     calibration_images: int
     labels: tuple[str, ...]
     evaluation: tuple[dict[str, Any], ...]
+
+    @property
+    def compared(self) -> str:
+        """What the thresholds are on."""
+        return "typicality and certainty" if self.score == PAIR else self.score
 
     def figure(self, metric: str, policy: str | None = None) -> dict[str, Any] | None:
         """A figure from the bundle's evaluation on the model's own test images."""
@@ -125,14 +131,14 @@ def gate_of(url: str, model: str) -> Gate:
     """The default version of a model, and its default policy."""
     entry = next(entry for entry in get_json(f"{url}/v1/models")["models"] if entry["name"] == model)
     version = next(v for v in entry["versions"] if v["version"] == entry["default_version"])
-    score, policy = version["default"]["score"], version["default"]["policy"]
-    chosen = version["scores"][score]["policies"][policy]
+    score, policy = version["default"]["score"] or PAIR, version["default"]["policy"]
+    chosen = version["pairs"]["policies"][policy] if score == PAIR else version["scores"][score]["policies"][policy]
     return Gate(
         model,
         version["version"],
         score,
         policy,
-        chosen["expected_rejection_rate"],
+        chosen["expected"]["total"]["rate"] if score == PAIR else chosen["expected_rejection_rate"],
         chosen["n"],
         tuple(version["labels"]),
         tuple(version["evaluation"]),

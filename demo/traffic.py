@@ -94,7 +94,7 @@ class Traffic:
                     class_id=answer["class_id"],
                     label=answer["label"],
                     confidence=answer["confidence"],
-                    accepted=answer["in_distribution"],
+                    accepted=answer["accepted"],
                 )
             )
         connection.close()

@@ -64,6 +64,7 @@ def graph_bytes(
     *,
     perturbed: bool = False,
     confidence: bool = True,
+    neighbours: bool = False,
     side: int = SIDE,
     gain: float = 10.0,
     batch: str | int = "N",
@@ -77,6 +78,9 @@ def graph_bytes(
     outputs = [value("logits", TensorProto.FLOAT, [batch, classes])]
     if confidence:
         outputs.append(value("confidence_logit", TensorProto.FLOAT, [batch]))
+    if neighbours:  # what is bright is like the images the model knows
+        nodes.append(node("Identity", ["first_top"], ["neighbour_similarity"]))
+        outputs.append(value("neighbour_similarity", TensorProto.FLOAT, [batch]))
     if perturbed:
         inputs.append(value("epsilon", TensorProto.FLOAT, []))
         # The gradient is real: the brightest channel's mean grows with that channel, the others' shrink it.
@@ -108,7 +112,7 @@ def solid(colour: tuple[int, int, int] | int, size: tuple[int, int] = (SIDE, SID
 RED, GREEN, BLUE, GREY = solid((255, 0, 0)), solid((0, 255, 0)), solid((0, 0, 255)), solid(128)
 
 
-def _score(threshold: float, epsilon: float | None = None) -> dict[str, Any]:
+def score_of(threshold: float, epsilon: float | None = None) -> dict[str, Any]:
     policy = {"expected_rejection_rate": 0.1, "n": 100, "how": "made up for tests"}
     policy["expected_rejection_interval"] = [0.04, 0.18]
     reference = {"edges": list(HISTOGRAM_EDGES), "counts": list(histogram(np.linspace(-3, 6, 100)))}
@@ -122,8 +126,8 @@ def _score(threshold: float, epsilon: float | None = None) -> dict[str, Any]:
     return score if epsilon is None else {"epsilon": epsilon, **score}
 
 
-def _relative_score(threshold: float, location: float) -> dict[str, Any]:
-    return {"display": {"location": location, "scale": 2.0}, **_score(threshold)}
+def relative_score(threshold: float, location: float) -> dict[str, Any]:
+    return {"display": {"location": location, "scale": 2.0}, **score_of(threshold)}
 
 
 def _typicality(confidence: bool) -> dict[str, Any]:
@@ -134,7 +138,7 @@ def _typicality(confidence: bool) -> dict[str, Any]:
         "components": {first: list(quantiles_of(values)), "energy": list(quantiles_of(np.linspace(1, 11, 100)))},
         "minimum": list(quantiles_of(np.linspace(0, 1, 100) ** 1.5)),
     }
-    return {"typicality": reference, **_score(-3.0)}
+    return {"typicality": reference, **score_of(-3.0)}
 
 
 @dataclass
@@ -165,28 +169,30 @@ def make_bundle(
     *,
     perturbed: bool = True,
     confidence: bool = True,
+    neighbours: bool = False,
     all_scores: bool = False,
     side: int = SIDE,
     change: Callable[[dict[str, Any]], None] | None = None,
 ) -> BundleFolder:
     """Publishes a tiny bundle under `models` through the real writer; `all_scores` adds those that came later."""
-    files = {"model.onnx": graph_bytes(confidence=confidence, side=side)}
+    network: dict[str, Any] = {"confidence": confidence, "neighbours": neighbours, "side": side}
+    files = {"model.onnx": graph_bytes(**network)}
     if perturbed:
-        files["perturbed.onnx"] = graph_bytes(perturbed=True, confidence=confidence, side=side)
+        files["perturbed.onnx"] = graph_bytes(perturbed=True, **network)
     models.mkdir(parents=True, exist_ok=True)
     sources = Path(tempfile.mkdtemp(dir=models.parent))
     for file, content in files.items():
         (sources / file).write_bytes(content)
-    scores = {"max_softmax": _score(1.0)}
+    scores = {"max_softmax": score_of(1.0)}
     if confidence:
-        scores["confidence"] = _score(0.0)
+        scores["confidence"] = score_of(0.0)
     if perturbed and confidence:
-        scores["confidence_preprocessed"] = _score(0.5, EPSILON)
+        scores["confidence_preprocessed"] = score_of(0.5, EPSILON)
     elif perturbed:
-        scores["odin"] = {"temperature": 10.0, **_score(-0.5, EPSILON)}
+        scores["odin"] = {"temperature": 10.0, **score_of(-0.5, EPSILON)}
     if all_scores:
-        scores["energy"] = _relative_score(5.0, 6.0)
-        scores["max_logit"] = _relative_score(4.0, 5.0)
+        scores["energy"] = relative_score(5.0, 6.0)
+        scores["max_logit"] = relative_score(4.0, 5.0)
         scores["typicality"] = _typicality(confidence)
     raw: dict[str, Any] = {
         "schema_version": 1,

@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from service.model.bundle import Bundle
+    from service.model.manifest import Manifest
 
 app = typer.Typer(help="Look into a bundle folder (models/NAME/VERSION).", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(help="models/NAME/VERSION")]
@@ -55,7 +56,12 @@ def describe(bundle: "Bundle") -> str:
         if score.display is not None:
             settings.append(f"shown about {score.display.location:g} in units of {score.display.scale:g}")
         if score.typicality is not None:
-            settings.append(f"of {' and '.join(score.typicality.components)} among {score.typicality.n:,} images")
+            weights = score.typicality.weights or {}
+            components = [
+                f"{part} (weight {weights[part]:g})" if part in weights else part
+                for part in score.typicality.components
+            ]
+            settings.append(f"of {' and '.join(components)} among {score.typicality.n:,} images")
         images = sum(score.reference.counts)
         lines.append(f"  score      {', '.join([name, *settings])}, reference of {images:,} images")
         for policy_name, policy in score.policies.items():
@@ -68,7 +74,35 @@ def describe(bundle: "Bundle") -> str:
                 f"({policy.threshold:+.4f}), rejects {policy.expected_rejection_rate:.2%}{between}{error}, "
                 f"n = {policy.n:,}: {policy.how}{' [default]' if default else ''}"
             )
+    lines += _describe_pairs(manifest)
     for figure in manifest.evaluation:
-        under = "".join(f", {part}" for part in (figure.score, figure.policy) if part is not None)
+        pair = "pair " if figure.score is None else ""
+        under = "".join(f", {part}" for part in (figure.score, figure.policy and pair + figure.policy) if part)
         lines.append(f"  measured   {figure.metric} {figure.value:.4f} on {figure.data} (n = {figure.n:,}{under})")
     return "\n".join(lines)
+
+
+def _describe_pairs(manifest: "Manifest") -> list[str]:
+    if manifest.pairs is None:
+        return []
+    from service.model.gate import pairs_of
+
+    lines = [f"  pairs      of typicality and certainty, reference of {manifest.pairs.joint.n:,} images"]
+    for name, gate in pairs_of(manifest).items():
+        policy = manifest.pairs.policies[name]
+        shares = ", ".join(
+            f"{share.rate:.2%} ({share.interval[0]:.2%} to {share.interval[1]:.2%}) {reason}"
+            for reason, share in (("as unfamiliar", policy.expected.unfamiliar), ("as unsure", policy.expected.unsure))
+        )
+        default = manifest.default.score is None and manifest.default.policy == name
+        lines.append(
+            f"    policy   {name}: typicality {_threshold(gate.threshold_shown, policy.familiarity)}, certainty "
+            f"{_threshold(gate.certainty_threshold_shown, policy.certainty)}, rejects "
+            f"{policy.expected.total.rate:.2%}: {shares}, n = {policy.n:,}: {policy.how}"
+            f"{' [default]' if default else ''}"
+        )
+    return lines
+
+
+def _threshold(shown: float | None, raw: float | None) -> str:
+    return "not compared" if raw is None else f"above {shown:.6f} ({raw:+.4f})"

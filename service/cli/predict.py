@@ -18,7 +18,7 @@ import typer
 from service.errors import ConfgateError
 
 TIMEOUT_SECONDS = 60
-HEADINGS = ("file", "label", "probability", "confidence", "known", "score > threshold")
+HEADINGS = ("file", "label", "probability", "confidence", "accepted", "reason", "score > threshold")
 
 
 class ClientError(ConfgateError):
@@ -132,7 +132,17 @@ def _row(file: Path, item: Mapping[str, Any]) -> tuple[str, ...]:
         item["label"],
         f"{item['probabilities'][item['label']]:.4f}",
         f"{item['confidence']:.4f}",
-        "yes" if item["in_distribution"] else "no",
-        f"{item['score']} {item['score_value']:.4f} {'>' if item['in_distribution'] else '<='} {item['threshold']:.4f}"
-        f" ({item['policy']})",
+        "yes" if item["accepted"] else "no",
+        item["reason"] or "",
+        f"{_comparisons(item)} ({item['policy']})",
     )
+
+
+def _comparisons(item: Mapping[str, Any]) -> str:
+    """What was compared, each with the sign that decided: rounded numbers may look equal."""
+    sign = ">" if item["in_distribution"] else "<="
+    first = f"{item['score']} {item['score_value']:.4f} {sign} {item['threshold']:.4f}"
+    if item["certainty_threshold"] is None:
+        return first
+    sure = item["accepted"] if item["in_distribution"] else item["certainty"] > item["certainty_threshold"]
+    return f"{first}, certainty {item['certainty']:.4f} {'>' if sure else '<='} {item['certainty_threshold']:.4f}"

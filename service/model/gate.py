@@ -29,6 +29,11 @@ class Reading(NamedTuple):
     probabilities: list[float]
     scores: dict[ScoreName, tuple[float, float]]
 
+    @property
+    def certainty(self) -> float:
+        """The largest probability, as it is shown: different logits may round to one of them, never to a larger."""
+        return self.probabilities[self.class_id]
+
 
 class Decision(NamedTuple):
     """One image's reading, and what the gate makes of it. `reason` says why it is refused; None if it is accepted."""

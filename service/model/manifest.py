@@ -146,7 +146,7 @@ class Typicality(Contract):
         return TypicalityReference(
             {name: Ranks.of_quantiles(values, self.n) for name, values in self.components.items()},
             Ranks.of_quantiles(self.minimum, self.n),
-            dict(self.weights or {}),
+            {str(name): weight for name, weight in (self.weights or {}).items()},
         )
 
     @model_validator(mode="after")

@@ -26,7 +26,7 @@ from prometheus_client import Counter
 from pydantic_core import to_json
 
 from service.errors import RequestError, SettingsError
-from service.model.gate import Gate, Reading
+from service.model.gate import Decision, Gate
 from service.model.headers import read_header
 from service.model.images import Pixels, shrink
 from service.serving.decode_workers import THREAD_SECONDS, DecodeWorkers
@@ -106,7 +106,7 @@ class Capture:
                 return
             self._thread.join(SECONDS_TO_FINISH)
 
-    def offer(self, model: Model, gate: Gate, image: bytes | Pixels, reading: Reading, request_id: str) -> None:
+    def offer(self, model: Model, gate: Gate, image: bytes | Pixels, decision: Decision, request_id: str) -> None:
         """Called on the event loop for each refused image: samples at random, and never blocks."""
         if random.random() >= self._rate:
             return
@@ -118,7 +118,8 @@ class Capture:
             self._waiting_bytes += size
         if not isinstance(image, bytes):
             image = image.copy()  # it is a view, and keeps the body with all other images of its request
-        manifest = model.manifest
+        manifest, reading = model.manifest, decision.reading
+        typicality = reading.scores.get("typicality")
         record = {
             "schema_version": SCHEMA_VERSION,
             "captured": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -131,6 +132,10 @@ class Capture:
             "score_value": reading.scores[gate.score][1],
             "policy": gate.policy,
             "threshold": gate.threshold_shown,
+            "reason": decision.reason,
+            "typicality": typicality and typicality[1],
+            "certainty": reading.certainty,
+            "certainty_threshold": gate.certainty_threshold_shown,
         }
         try:
             self._queue.put_nowait(

@@ -12,71 +12,19 @@ import logging
 from collections import deque
 from collections.abc import Callable, Container
 from datetime import UTC, datetime
-from typing import Self
 from weakref import WeakKeyDictionary
 
-from pydantic import Field, model_validator
-
-from service.errors import MalformedRequest, UnknownModel
-from service.model.contract import Contract, PolicyName, Text
-from service.model.gate import CUSTOM, Gate, expectation_of, gates_of
+from service.errors import UnknownModel
+from service.model.expectation import expectation_of
+from service.model.gate import Gate
 from service.model.manifest import Manifest
-from service.model.scores import ScoreName
-from service.serving.override_store import MAX_HISTORY, GateChangeRecord, GateRecord, GateSetting, State, StateFile
+from service.serving.gate_changes import GateChange, gate_of, record_of, restored
+from service.serving.override_store import MAX_HISTORY, GateChangeRecord, GateSetting, State, StateFile
 from service.serving.served_model import GateOverride, Model
 
 log = logging.getLogger("confgate")
 
 Key = tuple[str, int]
-
-
-class GateChange(Contract):
-    """A policy by its name, or a threshold of your own: on the scale that answers show, or on that of comparison."""
-
-    score: ScoreName | None = Field(None, description="Which score is compared; the bundle's default unless given.")
-    policy: PolicyName | None = Field(None, description="One of the policies that /v1/models lists for the score.")
-    threshold: float | None = Field(
-        None, gt=0, lt=1, description="A threshold of your own, between 0 and 1, as answers show scores."
-    )
-    threshold_raw: float | None = Field(
-        None, description="A threshold of your own on the score's unbounded scale, for what 0…1 cannot tell apart."
-    )
-    note: Text | None = Field(None, description="Why; it is kept in the history.")
-
-    @model_validator(mode="after")
-    def _one_of_three(self) -> Self:
-        given = [name for name in ("policy", "threshold", "threshold_raw") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"give exactly one of policy, threshold and threshold_raw, not {given or 'none'}")
-        return self
-
-
-def record_of(manifest: Manifest, gate: Gate) -> GateRecord:
-    return GateRecord(
-        score=gate.score,
-        policy=gate.policy,
-        threshold=gate.threshold_shown,
-        threshold_raw=gate.threshold,
-        expected_rejection_rate=expectation_of(manifest, gate).rate,
-    )
-
-
-def gate_of(change: GateChange, manifest: Manifest) -> Gate:
-    """The gate that a change asks for; MalformedRequest where the model has no such thing."""
-    score = change.score or manifest.default.score
-    if score not in manifest.scores:
-        raise MalformedRequest(f"score {score!r} is unknown; this model has {', '.join(manifest.scores)}")
-    gates = gates_of(manifest)[score]
-    if change.policy is not None:
-        if change.policy not in gates:
-            raise MalformedRequest(f"policy {change.policy!r} is unknown; score {score} has {', '.join(gates)}")
-        return gates[change.policy]
-    if CUSTOM in gates:
-        raise MalformedRequest(f"score {score} has a policy of its own that is called {CUSTOM!r}: set that one")
-    if change.threshold is not None:
-        return Gate(score, CUSTOM, manifest.scores[score].compared(change.threshold), change.threshold)
-    assert change.threshold_raw is not None
-    return Gate(score, CUSTOM, change.threshold_raw, float(manifest.scores[score].shown(change.threshold_raw)))
 
 
 class GateOverrides:
@@ -108,11 +56,13 @@ class GateOverrides:
     def override_of(self, manifest: Manifest) -> GateOverride:
         """What a version that is being loaded finds set for it; later changes reach it as long as it is in use."""
         key = (manifest.name, manifest.version)
-        gate, ignored = _restored(self._settings.get(key), manifest)
+        gate, ignored = restored(self._settings.get(key), manifest)
         override = GateOverride(gate, ignored)
         self._loaded.setdefault(key, WeakKeyDictionary())[override] = manifest
         if gate is not None:
-            log.warning("an operator's gate is in force", extra={"model": key[0], "version": key[1], **gate._asdict()})
+            # As a record: minus infinity is no JSON.
+            told = record_of(manifest, gate).model_dump()
+            log.warning("an operator's gate is in force", extra={"model": key[0], "version": key[1], **told})
         if ignored is not None:
             _report_ignored(key, ignored)
         return override
@@ -135,7 +85,7 @@ class GateOverrides:
         async with self._changing:
             model = find()
             manifest = model.manifest
-            gate = gate_of(change, manifest)
+            gate = gate_of(change, manifest, model.active_gate)
             setting = GateSetting(
                 model=manifest.name,
                 version=manifest.version,
@@ -186,7 +136,7 @@ class GateOverrides:
     def _put(self, key: Key, find: Callable[[], Model]) -> Model | None:
         """Gives each loaded bundle of a version the gate that is set now; returns the one that is served."""
         for override, manifest in self._loaded.get(key, {}).items():
-            override.gate, override.ignored = _restored(self._settings.get(key), manifest)
+            override.gate, override.ignored = restored(self._settings.get(key), manifest)
         model = _found(find)
         if model is not None:
             show(model)
@@ -206,35 +156,14 @@ def _report_ignored(key: Key, why: str) -> None:
     log.error("an operator's gate is NOT in force", extra={"model": key[0], "version": key[1], "why": why})
 
 
-def _restored(setting: GateSetting | None, manifest: Manifest) -> tuple[Gate | None, str | None]:
-    """The gate that a setting gives a bundle, or why that bundle cannot have it."""
-    if setting is None:
-        return None, None
-    saved = setting.gate
-    score = next((name for name in manifest.scores if name == saved.score), None)
-    if score is None:
-        return None, f"the bundle has no score {saved.score!r} any more; its own default decides"
-    gates = gates_of(manifest)[score]
-    if not setting.custom:
-        if saved.policy not in gates:
-            return None, f"score {score} has no policy {saved.policy!r} any more; the bundle's default decides"
-        return gates[saved.policy], None
-    if setting.graph_sha256 != manifest.graphs["forward"].sha256:
-        return None, "the bundle has other weights than those the threshold was set for; its own default decides"
-    if CUSTOM in gates:
-        return None, f"the bundle has a policy {CUSTOM!r} of its own now; its own default decides"
-    return Gate(score, CUSTOM, saved.threshold_raw, saved.threshold), None
-
-
 def show(model: Model) -> None:
     """Tells Prometheus which gate is in force, and what calibration expects of it."""
     gate = model.active_gate
-    expected = expectation_of(model.manifest, gate)
-    model.metrics.show_active(gate.score, gate.policy, model.override.ignored is not None)
-    if gate.policy in model.manifest.scores[gate.score].policies:
+    model.metrics.show_active(gate, model.override.ignored is not None)
+    if gate.policy in (model.pairs if gate.is_pair else model.gates[gate.score]):
         model.metrics.drop_custom()
     else:
-        model.metrics.show_custom(gate.score, gate.threshold_shown, expected.rate, expected.margin, expected.n)
+        model.metrics.show_custom(gate, expectation_of(model.manifest, gate))
 
 
 def _changed(setting: GateSetting, before: Gate, manifest: Manifest) -> GateChangeRecord:

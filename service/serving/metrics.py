@@ -10,10 +10,20 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from service.logs import dropped_lines
-from service.model.gate import CUSTOM
+from service.model.expectation import Expectation, expectation_of
+from service.model.gate import CUSTOM, Gate, Reason, gates_of, pairs_of
 from service.model.manifest import GraphName, Manifest
 from service.model.scores import ScoreName
-from service.serving.score_metrics import MODEL, ScoreCollector, ScoreCounts
+from service.serving.score_metrics import (
+    ACCEPTED,
+    MODEL,
+    REASONS,
+    PairCounts,
+    ScoreCollector,
+    ScoreCounts,
+    reasons_of,
+    score_label,
+)
 
 DURATIONS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -32,78 +42,83 @@ class ModelMetrics:
         self._manifest = manifest
         # Exported as 0 from the start: Prometheus sees no rate in a counter that appears with a 1.
         self.requests = {route: metrics.bind_requests(self.labels, route) for route in (PREDICT_ROUTE, INFER_ROUTE)}
-        self.accepted = metrics.predictions.labels(*self.labels, "accepted")
-        self.rejected = metrics.predictions.labels(*self.labels, "rejected")
+        self.accepted = metrics.predictions.labels(*self.labels, "accepted", ACCEPTED)
+        self.rejected = {reason: metrics.predictions.labels(*self.labels, "rejected", reason) for reason in REASONS}
         self.decode = metrics.decode_seconds.labels(*self.labels)
         self.captured = metrics.captured.labels(*self.labels)
         self.rejected_labels = (
-            [metrics.rejections_by_label.labels(*self.labels, label) for label in manifest.labels]
+            [
+                {reason: metrics.rejections_by_label.labels(*self.labels, label, reason) for reason in REASONS}
+                for label in manifest.labels
+            ]
             if len(manifest.labels) <= MAX_LABELLED_CLASSES
             else []
         )
         self.scores = {name: ScoreCounts(score) for name, score in manifest.scores.items()}
+        pairs = pairs_of(manifest)
+        self.pairs = PairCounts(pairs)
+        self._has_pairs = bool(pairs)
+        self._gates = [
+            *(gate for of_score in gates_of(manifest).values() for gate in of_score.values()),
+            *pairs.values(),
+        ]
         self.graphs: list[GraphName] = []
-        self._policies = [(name, policy) for name, score in manifest.scores.items() for policy in score.policies]
-        self.custom_score: ScoreName | None = None
-        self.custom_decisions = [0, 0]  # rejected, accepted
+        self.custom_score: str | None = None
+        self.custom_decisions: dict[Reason | None, int] = {None: 0, "unfamiliar": 0, "unsure": 0}
 
     def loaded(self, seconds: float, requested: str, active: str) -> None:
         """Puts this version's counts into scrapes, in place of those of an earlier bundle with the same version."""
         metrics, manifest = self._metrics, self._manifest
         metrics.serve(self)
-        for name, score in manifest.scores.items():
-            for policy_name, policy in score.policies.items():
-                labels = (*self.labels, policy_name, name)
-                metrics.policy_threshold.labels(*labels).set(float(score.shown(policy.threshold)))
-                metrics.policy_expected.labels(*labels).set(policy.expected_rejection_rate)
-                metrics.policy_images.labels(*labels).set(policy.n)
-                metrics.policy_margin.labels(*labels).set(0)
-        self.show_active(manifest.default.score, manifest.default.policy, False)
+        for gate in self._gates:
+            metrics.show_policy((*self.labels, gate.policy, score_label(gate)), gate, expectation_of(manifest, gate))
         metrics.device_info.labels(*self.labels, requested, active).set(1)
         metrics.load_seconds.labels(*self.labels).set(seconds)
         metrics.model_ready.labels(*self.labels).set(1)
         metrics.load_failures.labels(self.labels[0])  # exported as 0 from the start
 
-    def count_image(self, scores: Mapping[ScoreName, tuple[float, float]], class_id: int, accepted: bool) -> None:
-        """One answered image: each score it was given (unbounded, shown), and what was answered."""
+    def count_image(
+        self, scores: Mapping[ScoreName, tuple[float, float]], class_id: int, reason: Reason | None
+    ) -> None:
+        """One answered image: each score it was given (unbounded, shown), and why it was refused, if it was."""
         for name, (score, shown) in scores.items():
             self.scores[name].add(score, shown)
-        if accepted:
+        if self._has_pairs:
+            self.pairs.add(scores)
+        if reason is None:
             self.accepted.inc()
         else:
-            self.rejected.inc()
+            self.rejected[reason].inc()
             if self.rejected_labels:
-                self.rejected_labels[class_id].inc()
+                self.rejected_labels[class_id][reason].inc()
 
-    def count_custom(self, accepted: bool) -> None:
-        """What the operator's own threshold decides about an answered image."""
-        self.custom_decisions[accepted] += 1
+    def count_custom(self, reason: Reason | None) -> None:
+        """What the operator's own threshold, or pair of them, decides about an answered image."""
+        self.custom_decisions[reason] += 1
 
-    def show_active(self, score: str, policy: str, ignored: bool) -> None:
+    def show_active(self, active: Gate, ignored: bool) -> None:
         """Which of the bundle's policies is in use, if it is one of them."""
-        for name, each in self._policies:
-            self._metrics.policy_active.labels(*self.labels, each, name).set((name, each) == (score, policy))
+        for gate in self._gates:
+            labels = (*self.labels, gate.policy, score_label(gate))
+            self._metrics.policy_active.labels(*labels).set(gate == active)
         self._metrics.gate_ignored.labels(*self.labels).set(ignored)
 
-    def show_custom(self, score: ScoreName, threshold: float, expected: float, margin: float, n: int) -> None:
-        """An operator's own threshold is in use."""
+    def show_custom(self, gate: Gate, expected: Expectation) -> None:
+        """An operator's own threshold, or pair of them, is in use."""
         self.drop_custom()
-        labels, metrics = (*self.labels, CUSTOM, score), self._metrics
-        metrics.policy_threshold.labels(*labels).set(threshold)
-        metrics.policy_expected.labels(*labels).set(expected)
-        metrics.policy_margin.labels(*labels).set(margin)
-        metrics.policy_images.labels(*labels).set(n)
-        metrics.policy_active.labels(*labels).set(1)
-        self.custom_score = score
+        self.custom_score = score_label(gate)
+        labels = (*self.labels, CUSTOM, self.custom_score)
+        self._metrics.show_policy(labels, gate, expected)
+        self._metrics.policy_active.labels(*labels).set(1)
 
     def drop_custom(self) -> None:
         """The operator's own threshold is no longer in use. Its counts stay, and go on if there is one again."""
         if self.custom_score is None:
             return
-        metrics = self._metrics
-        gauges = (metrics.policy_threshold, metrics.policy_expected, metrics.policy_margin)
-        for gauge in (*gauges, metrics.policy_images, metrics.policy_active):
-            gauge.remove(*self.labels, CUSTOM, self.custom_score)
+        labels = (*MODEL, "policy", "score")
+        custom = dict(zip(labels, (*self.labels, CUSTOM, self.custom_score), strict=True))
+        for gauge in self._metrics.of_policy:
+            gauge.remove_by_labels(custom)
         self.custom_score = None
 
     def queue(self, graph: GraphName, limit: int, images: Callable[[], float]) -> "QueueMetrics":
@@ -159,13 +174,21 @@ class Metrics:
 
         policy, graph = (*MODEL, "policy", "score"), (*MODEL, "graph")
         self.requests = counter("requests", "Requests for predictions.", *MODEL, "route", "outcome")
-        self.predictions = counter("predictions", "Images, by what was answered.", *MODEL, "decision")
+        self.predictions = counter("predictions", "Images, by what was answered.", *MODEL, "decision", "reason")
         self.rejections_by_label = counter(
-            "rejections_by_label", "Rejected images, by the class they were taken for.", *MODEL, "label"
+            "rejections_by_label", "Rejected images, by the class they were taken for.", *MODEL, "label", "reason"
         )
-        self.policy_threshold = gauge("policy_threshold", "Threshold, shown between 0 and 1.", *policy)
+        self.policy_threshold = gauge(
+            "policy_threshold", "Threshold, shown between 0 and 1; of a pair that on familiarity.", *policy
+        )
+        self.policy_certainty = gauge(
+            "policy_certainty_threshold", "Threshold of a pair on certainty, shown between 0 and 1.", *policy
+        )
         self.policy_expected = gauge(
             "policy_expected_rejection_rate", "Share of the calibration images that are rejected.", *policy
+        )
+        self.policy_refusals = gauge(
+            "policy_expected_refusals", "That share by the reason of the refusal.", *policy, "reason"
         )
         self.policy_margin = gauge(
             "policy_expected_rejection_margin", "How far off that may be: a custom threshold lies in a bucket.", *policy
@@ -194,10 +217,11 @@ class Metrics:
         self.capture_images = gauge("capture_images", "Images in the capture folder.")
         self.capture_bytes = gauge("capture_bytes", "Bytes in the capture folder.")
         self.refused_keys = counter("unauthorised_requests", "Requests without a key, or with an unknown one.")
-        self._described = (
-            *(self.policy_threshold, self.policy_expected, self.policy_images, self.policy_active),
-            *(self.policy_margin, self.gate_ignored, self.device_info),
+        self.of_policy = (
+            *(self.policy_threshold, self.policy_certainty, self.policy_expected, self.policy_refusals),
+            *(self.policy_margin, self.policy_images, self.policy_active),
         )
+        self._described = (*self.of_policy, self.gate_ignored, self.device_info)
         self._of_graph: tuple[Gauge | Histogram, ...] = (
             *(self.queue_images, self.queue_limit, self.queue_seconds, self.inference_seconds, self.batch_size),
         )
@@ -209,6 +233,18 @@ class Metrics:
         registry.register(ScoreCollector(lambda: list(self._served.values())))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
+
+    def show_policy(self, labels: tuple[str, ...], gate: Gate, expected: Expectation) -> None:
+        """The thresholds of a policy, and what calibration expects of it; the labels end with its name and score."""
+        self.policy_threshold.labels(*labels).set(gate.threshold_shown)
+        if gate.certainty_threshold_shown is not None:
+            self.policy_certainty.labels(*labels).set(gate.certainty_threshold_shown)
+        self.policy_expected.labels(*labels).set(expected.rate)
+        shares: dict[Reason, float] = {"unfamiliar": expected.unfamiliar, "unsure": expected.unsure}
+        for reason in reasons_of(labels[-1]):
+            self.policy_refusals.labels(*labels, reason).set(shares[reason])
+        self.policy_margin.labels(*labels).set(expected.margin)
+        self.policy_images.labels(*labels).set(expected.n)
 
     def serve(self, model: ModelMetrics) -> None:
         earlier = self._served.get(model.labels)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from service.errors import BundleError
 from service.model.bundle import Bundle, load_bundle
-from service.model.gate import OutputReader, Reading, gates_of
+from service.model.gate import OutputReader, Reading, gates_of, pairs_of
 from service.model.manifest import GraphName
 from service.model.session import Session, SessionOpener, open_session
 from service.serving.batcher import Batcher
@@ -91,7 +91,8 @@ class BundleOpener:
             },
         )
         override = self._overrides.override_of(manifest)
-        model = Model(opened.bundle, queues, gates_of(manifest), metrics, settings.device, device, override=override)
+        gates, pairs = gates_of(manifest), pairs_of(manifest)
+        model = Model(opened.bundle, queues, gates, pairs, metrics, settings.device, device, override=override)
         show(model)
         return model
 

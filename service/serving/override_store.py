@@ -9,14 +9,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from pydantic import AwareDatetime, Field, PositiveInt, ValidationError
+from pydantic import AwareDatetime, Field, PositiveInt, ValidationError, model_validator
 
 from service.errors import SettingsError, StateError, StateNotSaved
 from service.model.contract import Contract, Name, Rate, Text
@@ -33,14 +33,38 @@ UNSURE = (
 Word = Annotated[str, Field(min_length=1, max_length=64)]
 
 
+class ExpectedShares(Contract):
+    """The shares of the calibration images that a gate refuses, by reason."""
+
+    unfamiliar: Rate
+    unsure: Rate
+
+
 class GateRecord(Contract):
-    """A gate in full, so that it can be read without its bundle."""
+    """A gate in full, so that it can be read without its bundle.
+
+    A raw threshold of a pair is null where it refuses nothing. Records from before there were pairs lack the fields
+    with a default.
+    """
 
     score: Word
     policy: Word
     threshold: float
-    threshold_raw: float
+    threshold_raw: float | None
+    certainty_threshold: float | None = None
+    certainty_threshold_raw: float | None = None
     expected_rejection_rate: Rate
+    expected_refusals: ExpectedShares | None = None
+
+    @property
+    def is_pair(self) -> bool:
+        return self.certainty_threshold is not None
+
+    @model_validator(mode="after")
+    def _only_a_pair_may_lack_a_threshold(self) -> Self:
+        if self.threshold_raw is None and not self.is_pair:
+            raise ValueError("threshold_raw is null, and there is no certainty_threshold")
+        return self
 
 
 class GateSetting(Contract):

@@ -19,8 +19,8 @@ from service.serving.served_model import Model
 from service.serving.worker_process import Job
 
 Encoded = deque[tuple[int, bytes]]  # images of a request that are still to be decoded, each with its place
-# Called for each refused image: model, gate, the image as it came, its reading, and the request's id.
-OnRefused = Callable[[Model, Gate, bytes | Pixels, Reading, str], None]
+# Called for each refused image: model, gate, the image as it came, the decision about it, and the request's id.
+OnRefused = Callable[[Model, Gate, bytes | Pixels, Decision, str], None]
 
 
 class Predictor:
@@ -68,9 +68,7 @@ class Predictor:
                 reading.index = index
                 if not partial:
                     raise reading
-        decisions = [
-            item if isinstance(item, RequestError) else Decision(item, gate.accepts(item)) for item in readings
-        ]
+        decisions = [item if isinstance(item, RequestError) else gate.decide(item) for item in readings]
         # Only now, when nothing can fail any more: a request is counted as a whole or not at all.
         for decision in decisions:
             if isinstance(decision, Decision):
@@ -79,7 +77,7 @@ class Predictor:
             for image, decision in zip(images, decisions, strict=True):
                 if isinstance(decision, Decision) and not decision.accepted:
                     assert not isinstance(image, RequestError)  # those have no decision
-                    self._on_refused(model, gate, image, decision.reading, request_id)
+                    self._on_refused(model, gate, image, decision, request_id)
         return decisions
 
     def _decode_if_idle(self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], image: bytes) -> bool:
@@ -146,7 +144,7 @@ class Predictor:
 
 def _count(model: Model, decision: Decision) -> None:
     reading, metrics = decision.reading, model.metrics
-    metrics.count_image(reading.scores, reading.class_id, decision.accepted)
+    metrics.count_image(reading.scores, reading.class_id, decision.reason)
     custom = model.override.custom
     if custom is not None and custom.score in reading.scores:
-        metrics.count_custom(custom.accepts(reading))
+        metrics.count_custom(custom.reason_to_refuse(reading))

@@ -1,7 +1,7 @@
 """One served version of a bundle: its queues, its gates, and the leases of the requests that use it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from service.errors import MalformedRequest
@@ -50,7 +50,7 @@ class GateOverride:
 
     @property
     def custom(self) -> Gate | None:
-        """The operator's own threshold, if that is in force."""
+        """The operator's own threshold, or pair of them, if that is in force."""
         gate = self.gate
         return gate if gate is not None and gate.policy == CUSTOM else None
 
@@ -62,6 +62,7 @@ class Model:
     bundle: Bundle
     queues: Mapping[GraphName, Batcher[Reading]]
     gates: Mapping[ScoreName, Mapping[str, Gate]]
+    pairs: Mapping[str, Gate]
     metrics: ModelMetrics
     requested_device: Device
     device: ActiveDevice
@@ -76,7 +77,7 @@ class Model:
     def default_gate(self) -> Gate:
         """The gate that the bundle ships with."""
         default = self.manifest.default
-        return self.gates[default.score][default.policy]
+        return self.pairs[default.policy] if default.score is None else self.gates[default.score][default.policy]
 
     @property
     def active_gate(self) -> Gate:
@@ -84,23 +85,38 @@ class Model:
         return self.override.gate or self.default_gate
 
     def choose_gate(self, score: str | None, policy: str | None, preprocess: bool) -> Gate:
-        """The gate a request asks for; what it leaves open is the operator's choice, or the bundle's default."""
+        """The gate a request asks for; what it leaves open is the operator's choice, or the bundle's default.
+
+        A score that is named decides alone. A policy without a score is a pair first.
+        """
         active = self.active_gate
         preprocessed = self._preprocessed_score() if preprocess else None
-        score = score or preprocessed or active.score
-        if score == active.score and policy in (None, active.policy):
+        if score is None and policy is not None:
+            pair = active if active.is_pair and active.policy == policy else self.pairs.get(policy)
+            if pair is not None and (preprocessed is None or policy not in self.gates[preprocessed]):
+                return pair
+        score = score or preprocessed
+        if score is None:
+            if policy is None:
+                return active
+            score = self.manifest.default.score if active.is_pair else active.score
+        if not active.is_pair and score == active.score and policy in (None, active.policy):
             return active
+        return self._single(score, policy)
+
+    def _single(self, score: str | None, policy: str | None) -> Gate:
+        """The gate on one score alone; None: requests that name no score are decided by pairs."""
         # A request may name any string.
-        policies: Mapping[str, Gate] | None = self.gates.get(score)  # type: ignore[call-overload]
+        policies: Mapping[str, Gate] | None = {} if score is None else self.gates.get(score)  # type: ignore[call-overload]
         if policies is None:
             raise MalformedRequest(f"score {score!r} is unknown; this model has {', '.join(self.gates)}")
         if policy is None:
-            # The policy in use belongs to another score, and may not exist for this one; nor may the bundle's default.
-            default = self.manifest.default.policy
-            return policies.get(active.policy) or policies.get(default) or next(iter(policies.values()))
+            # The policy in use may not exist for this score; nor may the bundle's default.
+            usual = (self.active_gate.policy, self.manifest.default.policy, "misclassified")
+            return next((policies[name] for name in usual if name in policies), None) or next(iter(policies.values()))
         gate = policies.get(policy)
         if gate is None:
-            raise MalformedRequest(f"policy {policy!r} is unknown; score {score} has {', '.join(policies)}")
+            raise MalformedRequest(unknown_policy(policy, score, policies, self.pairs))
         return gate
 
     def close(self) -> None:
@@ -113,3 +129,11 @@ class Model:
         if score is None:
             raise MalformedRequest("preprocess=true needs a perturbed graph, and this model has none")
         return score
+
+
+def unknown_policy(policy: str, score: str | None, of_score: Iterable[str], pairs: Iterable[str]) -> str:
+    """What to tell whoever names a policy that is not there."""
+    names = ", ".join(pairs)
+    both = f"pairs of thresholds have {names}; a policy of a single score needs score=" if names else ""
+    single = f"score {score} has {', '.join(of_score)}" if score is not None else ""
+    return f"policy {policy!r} is unknown; {'; '.join(part for part in (single, both) if part)}"

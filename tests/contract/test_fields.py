@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from service.model.images import fit_array
 from service.settings import Settings
 from service.web.app import Application, create_app
 from tests.conftest import BundleFolder, make_bundle, solid
+from tests.pair_bundles import make_pair_bundle
 
 IMAGES = [solid(colour, (12, 7)) for colour in ((250, 30, 10), (0, 90, 200), (128, 128, 128))]
 
@@ -69,7 +71,8 @@ async def everything_answered(models: Path, known: str | None) -> list[str]:
         answers: list[Any] = []
         for image in IMAGES:
             scores = ("max_softmax", "energy", "max_logit", "typicality")
-            for query in ({}, {"preprocess": "true"}, {"policy": "tpr95"}, *({"score": score} for score in scores)):
+            policies = ({"policy": policy} for policy in ("tpr95", "foreign_only", "accept_all"))
+            for query in ({}, {"preprocess": "true"}, *policies, *({"score": score} for score in scores)):
                 answer = (await client.post("/v1/predict", content=image, params=query)).json()
                 answers.append(answer.get("predictions", answer.get("detail")))
         scrape = (await client.get("/metrics")).text
@@ -105,17 +108,30 @@ def outcome(folder: BundleFolder, models: Path, before: list[str] | None = None)
         return [f"refused: {error}"]
 
 
-@pytest.mark.parametrize("confidence", [True, False], ids=["confidence", "plain"])
-def test_each_field_matters(models: Path, confidence: bool) -> None:
+KINDS: dict[str, Callable[[Path], BundleFolder]] = {
+    "confidence": lambda models: make_bundle(models, all_scores=True),
+    "plain": lambda models: make_bundle(models, confidence=False, all_scores=True),
+    "pairs": make_pair_bundle,
+}
+
+
+def stands_for_others(path: tuple[str | int, ...]) -> bool:
+    """Two of a row stand for all, also of the rows of a joint histogram."""
+    rows = [place for key, place in pairwise(path) if isinstance(place, int) and key not in ("labels", "evaluation")]
+    return all(place in (0, 5) for place in rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_field_matters(models: Path, kind: str) -> None:
     """Changing any single value of bundle.json changes an answer or is refused."""
-    folder = make_bundle(models, confidence=confidence, all_scores=True)
+    folder = KINDS[kind](models)
     original = json.loads((folder.folder / "bundle.json").read_text())
     before = outcome(folder, models)
     assert len(before) == 2
     ignored = []
     for path, value in leaves(original):
-        if isinstance(path[-1], int) and path[-2] not in ("labels", "evaluation") and path[-1] not in (0, 5):
-            continue  # two of a row stand for all
+        if not stands_for_others(path):
+            continue
         (folder.folder / "bundle.json").write_text(json.dumps(original))
         folder.rewrite(set_field(path, changed(value)))
         if outcome(folder, models, before) == before:
@@ -123,14 +139,16 @@ def test_each_field_matters(models: Path, confidence: bool) -> None:
     assert not ignored
 
 
-def test_each_field_is_needed(models: Path) -> None:
+@pytest.mark.parametrize("kind", ["confidence", "pairs"])
+def test_each_field_is_needed(models: Path, kind: str) -> None:
     """Leaving out any single field changes an answer or is refused, unless the field is optional and unset."""
-    folder = make_bundle(models, all_scores=True)
+    folder = KINDS[kind](models)
     original = json.loads((folder.folder / "bundle.json").read_text())
     before = outcome(folder, models)
     for path in {leaf[: i + 1] for leaf, _ in leaves(original) for i in range(len(leaf))}:
         # These have defaults, which are what this bundle says.
-        if path[-1] in ("external_data", "crop_fraction", "edges") or isinstance(path[-1], int):
+        edges = ("edges", "familiarity_edges", "certainty_edges")
+        if path[-1] in ("external_data", "crop_fraction", *edges) or isinstance(path[-1], int):
             continue
         (folder.folder / "bundle.json").write_text(json.dumps(original))
         folder.rewrite(remove_field(path))

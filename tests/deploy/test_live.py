@@ -26,6 +26,7 @@ from tests.deploy.shipped import (
     variable_queries,
     wait_for,
 )
+from tests.pair_bundles import make_pair_bundle
 
 # What a dashboard's variables stand for here.
 CHOSEN = {"model": "colours", "version": "1|2", "score": "confidence", "policy": "misclassified"}
@@ -36,10 +37,11 @@ OWN = {"up": TARGET, "ALERTS": {"alertname", "alertstate", "severity", "model"}}
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service with two versions of a model, on a device that was asked for as `auto`, under mixed load."""
+    """A service with two versions of a model and one that has pairs, on a device that was asked for as `auto`."""
     models = tmp_path_factory.mktemp("watched") / "models"
     make_bundle(models)
     make_bundle(models, version=2)
+    make_pair_bundle(models, "pairs")
     running = Service(models, env={"CONFGATE_DEVICE": "auto", "CONFGATE_ACCESS_LOG": "false"}).wait_until_serving()
     stop = threading.Event()
     load = threading.Thread(target=send_mixed_load, args=(running.url, stop))

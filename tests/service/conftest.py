@@ -101,8 +101,10 @@ class HeldService:
         return model
 
     def metric(self, name: str, **labels: str) -> float:
-        value = self.app.state.metrics.registry.get_sample_value(name, {"model": "colours", "version": "1", **labels})
-        return value or 0.0
+        """The sum of the series of `colours` 1 that have these labels."""
+        wanted = {"model": "colours", "version": "1", **labels}.items()
+        samples = (sample for family in self.app.state.metrics.registry.collect() for sample in family.samples)
+        return sum(sample.value for sample in samples if sample.name == name and wanted <= sample.labels.items())
 
     def stop(self) -> None:
         self.held.go_on.set()

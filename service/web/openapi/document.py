@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 from service.errors import Forbidden, LoadRefused, StateNotSaved, WrongShape
 from service.model.images import MEDIA_TYPES
 from service.model.scores import ScoreName
-from service.serving.gate_overrides import GateChange
+from service.serving.gate_changes import GateChange
 from service.settings import Settings
 from service.web.auth import PROBED_PATHS, PUBLIC_PATHS
 from service.web.openapi import examples
@@ -123,7 +123,7 @@ def _predict(settings: Settings) -> dict[str, Any]:
         },
         "responses": {
             "200": {
-                "description": "One answer for each image; a refused image has in_distribution false.",
+                "description": "One answer for each image; a refused image has accepted false, and a reason.",
                 "headers": ANSWER_HEADERS,
                 "content": {"application/json": {"schema": _ref(PredictResponse), "examples": examples.ANSWERS}},
             },
@@ -167,13 +167,21 @@ def _parameters() -> list[dict[str, Any]]:
     query: list[tuple[str, dict[str, Any], str]] = [
         ("model", {"type": "string"}, "Which model; the default_model of /v1/models unless given."),
         ("version", whole, "Which version; the highest unless given."),
-        ("policy", {"type": "string"}, "Which threshold policy; the model's default unless given."),
+        (
+            "policy",
+            {"type": "string"},
+            "Which policy: a pair of thresholds unless score is given; the model's default unless given.",
+        ),
         (
             "score",
             {"type": "string", "enum": list(get_args(ScoreName))},
-            "Which score is compared; the model's default unless given.",
+            "A score that decides alone; unless given, what the model's default compares: a score, or a pair of them.",
         ),
-        ("preprocess", truth, "Also compute the input-preprocessed score, and gate on it unless score is given."),
+        (
+            "preprocess",
+            truth,
+            "Also compute the input-preprocessed score, and gate on it unless score, or a pair by policy, is given.",
+        ),
         ("top_k", whole, "Show only the k largest probabilities."),
         ("partial", truth, "Answer the good images where others fail."),
     ]

@@ -1,26 +1,30 @@
-"""Examples for the OpenAPI document: answers as the shipped model gave them, a model like it, a sentence per problem.
+"""Examples for the OpenAPI document: answers like those of the shipped models, a model, a sentence per problem.
 
 The document needs no key, so nothing in it may come from what is loaded.
 """
 
 from typing import Any
 
+from service.model.pairs import CERTAINTY_EDGES, FAMILIARITY_EDGES
 from service.model.scores import HISTOGRAM_EDGES
 
 # A red PNG of 4×4 pixels: small enough to read past, and a request that really works.
 IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAQAAAAECAIAAAAmkwkpAAAAEElEQVR42mP4z8AARwzEcQCukw/xOF6MEQAAAABJRU5ErkJggg=="
 REQUEST_ID = "381750e07545929bd4b52a9f2a749b74"
 
-_GATE = {"score": "confidence", "policy": "misclassified", "threshold": 0.8039863596775939}
+_GATE = {"score": "typicality", "policy": "balanced", "threshold": 0.01, "certainty_threshold": 0.8}
 _CAT = {
     "class_id": 3,
     "label": "cat",
     "probabilities": {"cat": 0.9941235934015038, "dog": 0.0049228110028656695},
     "confidence": 0.928816254434943,
     "confidence_preprocessed": None,
-    "typicality": None,
+    "typicality": 0.5571428571428572,
+    "certainty": 0.9941235934015038,
+    "accepted": True,
+    "reason": None,
     "in_distribution": True,
-    "score_value": 0.928816254434943,
+    "score_value": 0.5571428571428572,
     **_GATE,
 }
 _BOOT = {
@@ -29,9 +33,26 @@ _BOOT = {
     "probabilities": {"cat": 0.7554994003789532, "horse": 0.10457417417062354},
     "confidence": 0.4898283509773848,
     "confidence_preprocessed": None,
-    "typicality": None,
+    "typicality": 0.0021994001599573454,
+    "certainty": 0.7554994003789532,
+    "accepted": False,
+    "reason": "unfamiliar",
     "in_distribution": False,
-    "score_value": 0.4898283509773848,
+    "score_value": 0.0021994001599573454,
+    **_GATE,
+}
+_CAT_OR_DOG = {
+    "class_id": 5,
+    "label": "dog",
+    "probabilities": {"dog": 0.5217391304347826, "cat": 0.4608695652173913},
+    "confidence": 0.8039863596775939,
+    "confidence_preprocessed": None,
+    "typicality": 0.3142857142857143,
+    "certainty": 0.5217391304347826,
+    "accepted": False,
+    "reason": "unsure",
+    "in_distribution": True,
+    "score_value": 0.3142857142857143,
     **_GATE,
 }
 _FAILED = {
@@ -52,19 +73,41 @@ def _answer(*predictions: dict[str, Any]) -> dict[str, Any]:
 REQUEST: dict[str, Any] = {"images": [IMAGE]}
 ANSWERS: dict[str, dict[str, Any]] = {
     "known": {"summary": "A cat, which the model knows (top_k=2)", "value": _answer(_CAT)},
-    "refused": {"summary": "A boot, which it does not know: still an answer (top_k=2)", "value": _answer(_BOOT)},
+    "unfamiliar": {"summary": "A boot, which it does not know: still an answer (top_k=2)", "value": _answer(_BOOT)},
+    "unsure": {"summary": "A cat or a dog, it cannot tell which (top_k=2)", "value": _answer(_CAT_OR_DOG)},
     "partial": {"summary": "Two files, one of them no image (partial=true)", "value": _answer(_CAT, _FAILED)},
 }
-_COUNTED = {0.5: 260, 0.8: 1000, 0.9: 1240, 0.95: 1500, 0.99: 1000}  # calibration images, by the bucket's upper edge
+_COUNTED = {0.5: 260, 0.8: 1000, 0.9: 1240, 0.95: 1500, 0.99: 1000}  # calibration images, by their upper edge
 _POLICY = {
-    "threshold": 0.8039863596775939,
-    "threshold_raw": 1.4113980531692505,
+    "threshold": 0.9,
+    "threshold_raw": 2.197224577336219,
     "expected_rejection_rate": 0.252,
     "expected_rejection_interval": [0.24, 0.264],
     "detection_error": 0.138,
     "n": 5000,
     "how": "least detection error between correctly classified and misclassified calibration images",
 }
+_PAIR = {
+    "familiarity": 0.01,
+    "familiarity_raw": -4.59511985013459,
+    "certainty": 0.8,
+    "certainty_raw": 1.3862943611198908,
+    "expected": {
+        "unfamiliar": {"rate": 0.01, "interval": [0.0076, 0.0132]},
+        "unsure": {"rate": 0.15, "interval": [0.1404, 0.1602]},
+        "total": {"rate": 0.16, "interval": [0.1501, 0.1704]},
+    },
+    "n": 5000,
+    "how": "1 % of the correctly classified calibration images are unfamiliar; 4 % of the accepted ones misclassified",
+}
+_ROWS, _COLUMNS = len(FAMILIARITY_EDGES), len(CERTAINTY_EDGES)
+
+
+def _cells(**counts: int) -> list[list[int]]:
+    """A joint histogram with images only in a few of its cells: their row and column, as `r_c`."""
+    return [[counts.get(f"at_{row}_{column}", 0) for column in range(_COLUMNS)] for row in range(_ROWS)]
+
+
 MODEL: dict[str, Any] = {
     "name": "cifar10",
     "default_version": 1,
@@ -83,10 +126,11 @@ MODEL: dict[str, Any] = {
             },
             "labels": ["airplane", "cat", "dog", "horse"],
             "temperature": 0.97,
+            # A real model has more scores; `typicality` carries hundreds of quantiles.
             "scores": {
-                "confidence": {
+                "certainty": {
                     "epsilon": None,
-                    "temperature": None,
+                    "temperature": 0.97,
                     "display": None,
                     "typicality": None,
                     "policies": {"misclassified": _POLICY},
@@ -96,11 +140,22 @@ MODEL: dict[str, Any] = {
                     },
                 }
             },
-            "default": {"score": "confidence", "policy": "misclassified"},
+            "pairs": {
+                "policies": {"balanced": _PAIR},
+                "joint": {
+                    "familiarity_edges": list(FAMILIARITY_EDGES),
+                    "certainty_edges": list(CERTAINTY_EDGES),
+                    "correct": _cells(at_6_27=50, at_20_12=600, at_27_27=4000),
+                    "wrong": _cells(at_20_12=150, at_27_27=200),
+                },
+            },
+            "default": {"score": None, "policy": "balanced"},
             "active": {
                 **_GATE,
-                "threshold_raw": 1.4113980531692505,
-                "expected_rejection_rate": 0.252,
+                "threshold_raw": -4.59511985013459,
+                "certainty_threshold_raw": 1.3862943611198908,
+                "expected_rejection_rate": 0.16,
+                "expected_refusals": {"unfamiliar": 0.01, "unsure": 0.15},
                 "expected_rejection_margin": 0.0,
                 "n": 5000,
                 "set_by_operator": False,

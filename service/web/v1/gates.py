@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
-from service.serving.gate_overrides import GateChange, GateOverrides
+from service.serving.gate_changes import GateChange
+from service.serving.gate_overrides import GateOverrides
 from service.serving.override_store import MAX_HISTORY, GateSetting
 from service.serving.registry import Registry
 from service.serving.served_model import Model
@@ -18,7 +19,10 @@ from service.web.v1.models import active_gate
 from service.web.v1.schemas import PROBLEM, GateHistory, GateInfo
 
 GATE = "/models/{model}/versions/{version}/gate"
-EXPECTED = '{"policy": NAME}, {"threshold": 0…1} or {"threshold_raw": NUMBER}, and perhaps score and note'
+EXPECTED = (
+    '{"policy": NAME}, {"threshold": 0…1} or {"threshold_raw": NUMBER}, and perhaps score; or {"familiarity": 0…1, '
+    '"certainty": 0…1} or one of these; and perhaps note'
+)
 REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"description": "Malformed.", **PROBLEM},
     401: {"description": "No key, or an unknown one.", **PROBLEM},
@@ -56,7 +60,7 @@ async def show_gate(request: Request, model: str, version: int, caller: Admin) -
     },
 )
 async def set_gate(request: Request, model: str, version: int, caller: Admin) -> GateInfo:
-    """Sets a policy, or a threshold of your own, without loading the model again."""
+    """Sets a policy, or thresholds of your own, without loading the model again."""
     find, overrides = partial(_served, request, model, version), _overrides(request)
     find()  # a version that is not served is refused before the body is read
     change = await read_json(request, GateChange, EXPECTED)

@@ -4,8 +4,12 @@ from collections.abc import Mapping
 
 from fastapi import APIRouter, Request
 
-from service.model.gate import expectation_of
+from service.model.expectation import expectation_of
+from service.model.gate import Gate
 from service.model.manifest import Policy, Score
+from service.model.pairs import PairPolicy
+from service.serving.gate_changes import finite
+from service.serving.override_store import ExpectedShares
 from service.serving.registry import Registry
 from service.serving.served_model import Model
 from service.web.v1.schemas import (
@@ -14,6 +18,8 @@ from service.web.v1.schemas import (
     DeviceInfo,
     ModelInfo,
     ModelsResponse,
+    PairInfo,
+    PairsInfo,
     PolicyInfo,
     ScoreInfo,
     VersionInfo,
@@ -63,6 +69,7 @@ def _version_info(model: Model) -> VersionInfo:
         labels=manifest.labels,
         temperature=manifest.temperature,
         scores={name: _score_info(score) for name, score in manifest.scores.items()},
+        pairs=_pairs_info(model),
         default=manifest.default,
         active=active_gate(model),
         evaluation=manifest.evaluation,
@@ -79,8 +86,11 @@ def active_gate(model: Model) -> ActiveGate:
         score=gate.score,
         policy=gate.policy,
         threshold=gate.threshold_shown,
-        threshold_raw=gate.threshold,
+        threshold_raw=finite(gate.threshold),
+        certainty_threshold=gate.certainty_threshold_shown,
+        certainty_threshold_raw=finite(gate.certainty_threshold),
         expected_rejection_rate=expected.rate,
+        expected_refusals=ExpectedShares(unfamiliar=expected.unfamiliar, unsure=expected.unsure),
         expected_rejection_margin=expected.margin,
         n=expected.n,
         set_by_operator=model.override.gate is not None,
@@ -95,6 +105,29 @@ def _score_info(score: Score) -> ScoreInfo:
         typicality=score.typicality,
         policies={name: _policy_info(score, policy) for name, policy in score.policies.items()},
         reference=score.reference,
+    )
+
+
+def _pairs_info(model: Model) -> PairsInfo | None:
+    pairs = model.manifest.pairs
+    if pairs is None:
+        return None
+    return PairsInfo(
+        policies={name: _pair_info(policy, model.pairs[name]) for name, policy in pairs.policies.items()},
+        joint=pairs.joint,
+    )
+
+
+def _pair_info(policy: PairPolicy, gate: Gate) -> PairInfo:
+    assert gate.certainty_threshold_shown is not None, "it is a pair"
+    return PairInfo(
+        familiarity=gate.threshold_shown,
+        familiarity_raw=policy.familiarity,
+        certainty=gate.certainty_threshold_shown,
+        certainty_raw=policy.certainty,
+        expected=policy.expected,
+        n=policy.n,
+        how=policy.how,
     )
 
 

@@ -128,11 +128,15 @@ def answer(model: Model, gate: Gate, top_k: int | None, decision: Decision | Req
         "confidence": scores["confidence" if manifest.has_confidence else "max_softmax"][1],
         "confidence_preprocessed": computed and computed[1],
         "typicality": scores["typicality"][1] if "typicality" in scores else None,
-        "in_distribution": decision.accepted,
+        "certainty": reading.certainty,
+        "accepted": decision.accepted,
+        "reason": decision.reason,
+        "in_distribution": decision.in_distribution,
         "score": gate.score,
         "score_value": scores[gate.score][1],
         "policy": gate.policy,
         "threshold": gate.threshold_shown,
+        "certainty_threshold": gate.certainty_threshold_shown,
     }
 
 

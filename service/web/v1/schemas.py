@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, Field
 
+from service.model.gate import Reason
 from service.model.manifest import (
     Default,
     Display,
@@ -15,9 +16,10 @@ from service.model.manifest import (
     Provenance,
     Typicality,
 )
+from service.model.pairs import ExpectedRefusals, JointHistogram
 from service.model.scores import ScoreName
 from service.model.session import ActiveDevice, Device
-from service.serving.override_store import GateChangeRecord
+from service.serving.override_store import ExpectedShares, GateChangeRecord
 from service.web.schemas import Answer, Share
 
 # An error in the document of a route; FastAPI would call its type application/json.
@@ -35,7 +37,7 @@ FileName = Annotated[
 
 
 class Prediction(Answer):
-    """One image's answer. A refused image is an answer too: `in_distribution` is false."""
+    """One image's answer. A refused image is an answer too: `accepted` is false, and `reason` says why."""
 
     class_id: int = Field(description="Index of the most likely class in the model's labels.")
     label: str = Field(description="Name of the most likely class.")
@@ -52,14 +54,25 @@ class Prediction(Answer):
         description="A p-value: the share of the images this model gets right that look at least as unusual as this "
         "one (0.005: 1 in 200). Null where the model has no such score."
     )
-    in_distribution: bool = Field(description="Whether the gate lets the image pass: score_value > threshold.")
-    score: ScoreName = Field(description="The score that was compared.")
+    certainty: Share = Field(description="How sure the model is of its class: the largest probability.")
+    accepted: bool = Field(description="Whether the gate lets the image pass. This is the field to act on.")
+    reason: Reason | None = Field(
+        description="Why it does not: `unfamiliar`, unlike the images that the model was made for; or `unsure`, of a "
+        "class that the model cannot tell. Null where it does."
+    )
+    in_distribution: bool = Field(
+        description="False for what is unfamiliar. Where one score decides alone, the same as `accepted`."
+    )
+    score: ScoreName = Field(description="The score that was compared with the threshold.")
     score_value: Share = Field(
         description="Its value for this image. Energy and max_logit are shown relative to the calibration images: 0.5 "
         "is their median, 0.25 and 0.75 are their quartiles."
     )
     policy: str = Field(description="The policy that set the threshold.")
     threshold: Share = Field(description="What the score must exceed.")
+    certainty_threshold: Share | None = Field(
+        description="What certainty must exceed as well; null where one score decides alone. 0 refuses nothing."
+    )
     file_name: FileName = None
 
 
@@ -125,6 +138,23 @@ class ScoreInfo(Answer):
     reference: Histogram
 
 
+class PairInfo(Answer):
+    """Two thresholds: an image must exceed both. One that is 0, and null as it is compared, refuses nothing."""
+
+    familiarity: Share = Field(description="What typicality must exceed; at or below it an image is unfamiliar.")
+    familiarity_raw: float | None = Field(description="As it is compared: on the score's unbounded scale.")
+    certainty: Share = Field(description="What certainty must exceed; at or below it a familiar image is unsure.")
+    certainty_raw: float | None = Field(description="As it is compared: on the score's unbounded scale.")
+    expected: ExpectedRefusals = Field(description="What it refuses of the calibration images, with 95 % intervals.")
+    n: int = Field(description="Calibration images behind these numbers.")
+    how: str
+
+
+class PairsInfo(Answer):
+    policies: dict[str, PairInfo]
+    joint: JointHistogram = Field(description="The calibration images by familiarity and certainty.")
+
+
 class DeviceInfo(Answer):
     requested: Device
     active: ActiveDevice
@@ -134,10 +164,15 @@ class ActiveGate(Answer):
     """What decides for requests that name neither score nor policy."""
 
     score: ScoreName
-    policy: str = Field(description="A policy of the bundle, or `custom`: an operator's own threshold.")
-    threshold: Share = Field(description="As answers show it.")
-    threshold_raw: float = Field(description="As it is compared: on the score's unbounded scale.")
+    policy: str = Field(description="A policy of the bundle, or `custom`: an operator's own threshold or pair of them.")
+    threshold: Share = Field(description="As answers show it; of a pair, that on familiarity.")
+    threshold_raw: float | None = Field(
+        description="As it is compared: on the score's unbounded scale; null where it refuses nothing."
+    )
+    certainty_threshold: Share | None = Field(description="That of a pair on certainty; null for a single score.")
+    certainty_threshold_raw: float | None = Field(description="As it is compared; null where it refuses nothing.")
     expected_rejection_rate: Share
+    expected_refusals: ExpectedShares = Field(description="The same by the reason of the refusal.")
     expected_rejection_margin: Share = Field(
         description="How far off that may be; not 0 only for a custom threshold, which lies in a histogram's bucket."
     )
@@ -169,7 +204,8 @@ class VersionInfo(Answer):
     labels: tuple[str, ...]
     temperature: float
     scores: dict[ScoreName, ScoreInfo]
-    default: Default = Field(description="Score and policy that the bundle ships with.")
+    pairs: PairsInfo | None = Field(description="Policies with two thresholds; null where the bundle has none.")
+    default: Default = Field(description="Score and policy that the bundle ships with; a pair where score is null.")
     active: ActiveGate
     evaluation: tuple[Figure, ...]
     graphs: dict[GraphName, HashedFile]

@@ -25,7 +25,7 @@ class Spec(NamedTuple):
 
 
 def specs_of(manifest: Manifest) -> dict[str, Spec]:
-    """The outputs of a model; the preprocessed confidence only where there is one."""
+    """The outputs of a model; typicality and the preprocessed confidence only where there is one."""
     labels = manifest.labels
     shown: ScoreName = "confidence" if manifest.has_confidence else "max_softmax"
     specs = {
@@ -35,8 +35,15 @@ def specs_of(manifest: Manifest) -> dict[str, Spec]:
             "FP32", (len(labels),), lambda rows: np.array([row.reading.probabilities for row in rows], "<f4")
         ),
         "confidence": Spec("FP32", (), lambda rows: np.array([row.reading.scores[shown][1] for row in rows], "<f4")),
-        "in_distribution": Spec("BOOL", (), lambda rows: np.array([row.accepted for row in rows], np.bool_)),
+        "in_distribution": Spec("BOOL", (), lambda rows: np.array([row.in_distribution for row in rows], np.bool_)),
+        "accepted": Spec("BOOL", (), lambda rows: np.array([row.accepted for row in rows], np.bool_)),
+        "reason": Spec("BYTES", (), lambda rows: [row.reason or "" for row in rows]),
+        "certainty": Spec("FP32", (), lambda rows: np.array([row.reading.certainty for row in rows], "<f4")),
     }
+    if "typicality" in manifest.scores:
+        specs["typicality"] = Spec(
+            "FP32", (), lambda rows: np.array([row.reading.scores["typicality"][1] for row in rows], "<f4")
+        )
     preprocessed = manifest.preprocessed_score
     if preprocessed is not None:
         specs["confidence_preprocessed"] = Spec(
@@ -62,12 +69,15 @@ def infer_response(
         else:
             tensor["data"] = values if isinstance(values, list) else values.ravel().tolist()
         described.append(tensor)
+    parameters = {"score": gate.score, "policy": gate.policy, "threshold": gate.threshold_shown}
+    if gate.certainty_threshold_shown is not None:
+        parameters["certainty_threshold"] = gate.certainty_threshold_shown
     head = to_json(
         {
             "model_name": manifest.name,
             "model_version": str(manifest.version),
             "id": asked.id or request_id,
-            "parameters": {"score": gate.score, "policy": gate.policy, "threshold": gate.threshold_shown},
+            "parameters": parameters,
             "outputs": described,
         }
     )

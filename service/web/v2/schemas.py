@@ -66,15 +66,31 @@ class OutputParameters(Answer):
 
 
 class AskedOutput(Answer):
-    name: Literal["class_id", "label", "probabilities", "confidence", "confidence_preprocessed", "in_distribution"]
+    name: Literal[
+        "class_id",
+        "label",
+        "probabilities",
+        "confidence",
+        "in_distribution",
+        "accepted",
+        "reason",
+        "certainty",
+        "typicality",
+        "confidence_preprocessed",
+    ]
     parameters: OutputParameters | None = None
 
 
 class AskedParameters(Answer):
-    policy: str | None = Field(default=None, description="Which threshold policy; the model's default unless given.")
-    score: str | None = Field(default=None, description="Which score is compared; the model's default unless given.")
+    policy: str | None = Field(
+        default=None, description="Which policy: a pair unless score is given; the model's default unless given."
+    )
+    score: str | None = Field(
+        default=None, description="A score that decides alone; what the model's default compares unless given."
+    )
     preprocess: bool = Field(
-        default=False, description="Also compute the input-preprocessed score, and gate on it unless score is given."
+        default=False,
+        description="Also compute the input-preprocessed score, and gate on it unless score, or a pair, is given.",
     )
     binary_data_output: bool = Field(default=False, description="All outputs behind the JSON.")
 
@@ -93,7 +109,10 @@ class InferenceRequest(Answer):
 class AnswerParameters(Answer):
     score: str
     policy: str
-    threshold: Share
+    threshold: Share = Field(description="What the score must exceed.")
+    certainty_threshold: Share | None = Field(
+        default=None, description="What certainty must exceed as well; left out where one score decides alone."
+    )
 
 
 class BinarySize(BaseModel):
@@ -114,7 +133,7 @@ class InferenceResponse(Answer):
     model_name: str
     model_version: str
     id: str = Field(description="The request's; if it had none, X-Request-Id.")
-    parameters: AnswerParameters = Field(description="What decided in_distribution.")
+    parameters: AnswerParameters = Field(description="What decided.")
     outputs: list[OutputTensor]
 
 

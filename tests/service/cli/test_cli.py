@@ -10,6 +10,7 @@ import pytest
 from service import __main__ as command
 from service.settings import Settings
 from tests.conftest import BLUE, GREY, RED, ROOT, BundleFolder, Service
+from tests.pair_bundles import DARK, make_pair_bundle
 
 
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
@@ -32,15 +33,34 @@ def pictures(tmp_path: Path) -> list[Path]:
 
 
 def test_predict_prints_a_table(capsys, monkeypatch, service: Service, pictures: list[Path]) -> None:
-    """Each file has its row with label, confidence and whether it is known; a bad file has its reason."""
+    """Each file has its row with label, confidence and whether it is accepted, or why not; a bad file has its error."""
     code, out, _ = run(capsys, monkeypatch, "predict", "--url", service.url, *map(str, pictures))
     assert code == 1
     heading, red, grey, notes, blue = out.splitlines()
-    assert heading.split()[:5] == ["file", "label", "probability", "confidence", "known"]
+    assert heading.split()[:6] == ["file", "label", "probability", "confidence", "accepted", "reason"]
     assert red.split()[1:5] == ["red", "0.9867", "0.9975", "yes"]
-    assert grey.split()[3:5] == ["0.1192", "no"]
+    assert grey.split()[3:6] == ["0.1192", "no", "unfamiliar"]
+    assert grey.endswith("confidence 0.1192 <= 0.5000 (misclassified)")
     assert "error: the bytes are not a PNG" in notes
     assert blue.split()[1] == "blue"
+
+
+def test_predict_shows_both_comparisons_of_a_pair(capsys, monkeypatch, models: Path, pictures: list[Path]) -> None:
+    """Under a pair each row has the reason, and both scores with their thresholds."""
+    make_pair_bundle(models)
+    running = Service(models).wait_until_serving()
+    dark = pictures[2].with_name("dark.png")
+    dark.write_bytes(DARK)
+    files = map(str, (*pictures[:2], dark))
+    _, out, _ = run(capsys, monkeypatch, "predict", "--url", running.url, *files)
+    _, red, grey, dark_row = out.splitlines()
+    assert red.split()[4] == "yes"
+    assert red.endswith("typicality 0.9918 > 0.1192, certainty 0.9999 > 0.5000 (balanced)")
+    assert grey.split()[4:6] == ["no", "unsure"]
+    assert grey.endswith("typicality 0.6303 > 0.1192, certainty 0.3333 <= 0.5000 (balanced)")
+    assert dark_row.split()[4:6] == ["no", "unfamiliar"]
+    assert dark_row.endswith("typicality 0.0693 <= 0.1192, certainty 0.3333 <= 0.5000 (balanced)")
+    assert running.stop() == 0
 
 
 def test_predict_prints_json(capsys, monkeypatch, service: Service, pictures: list[Path]) -> None:
@@ -82,6 +102,20 @@ def test_inspect_shows_what_is_in_a_bundle(capsys, monkeypatch, bundle_folder: B
         "misclassified: above 0.500000 (+0.0000), rejects 10.00% (4.00% to 18.00%), detection error 20.00%",
         "n = 100: made up",
         "accuracy 1.0000 on colours test (n = 300)",
+    ):
+        assert words in out
+    assert out.count("[default]") == 1
+
+
+def test_inspect_shows_pairs(capsys, monkeypatch, models: Path) -> None:
+    """A person sees both thresholds of each pair, what it refuses for which reason, and the weights of typicality."""
+    _, out, _ = run(capsys, monkeypatch, "bundle", "inspect", str(make_pair_bundle(models).folder))
+    for words in (
+        "typicality, of neighbours (weight 1) and energy (weight 0.5) among 100 images",
+        "pairs      of typicality and certainty, reference of 144 images",
+        "balanced: typicality above 0.119203 (-2.0000), certainty above 0.500000 (+0.0000), rejects 15.00%: "
+        "5.00% (2.50% to 7.00%) as unfamiliar, 10.00% (5.00% to 12.00%) as unsure, n = 144: made up",
+        "foreign_only: typicality above 0.119203 (-2.0000), certainty not compared",
     ):
         assert words in out
     assert out.count("[default]") == 1

@@ -28,7 +28,8 @@ def policy(raw: dict[str, Any], score: str = "confidence", name: str = "tpr95") 
 
 
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "schema version": (lambda raw: raw.update(schema_version=2), "schema_version: found 2, expected 1"),
+    "schema version": (lambda raw: raw.update(schema_version=3), "schema_version: found 3, expected 1 or 2"),
+    "no pairs": (lambda raw: raw.update(schema_version=2), "pairs belongs to schema_version 2"),
     "schema version as text": (lambda raw: raw.update(schema_version="1"), "schema_version: found '1', expected 1"),
     "schema version true": (lambda raw: raw.update(schema_version=True), "schema_version: found True"),
     "no schema version": (lambda raw: raw.pop("schema_version"), "schema_version: found None"),
@@ -62,8 +63,8 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda raw: raw["scores"]["typicality"].pop("typicality"),
         "scores.typicality.typicality belongs to",
     ),
-    "one component": (
-        lambda raw: raw["scores"]["typicality"]["typicality"]["components"].pop("energy"),
+    "no component": (
+        lambda raw: raw["scores"]["typicality"]["typicality"]["components"].clear(),
         "typicality.components: found",
     ),
     "component of another graph": (
@@ -90,7 +91,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "crop and stretch": (lambda raw: raw["input"].update(crop_fraction=0.9), "crop_fraction is only for"),
     "default score": (lambda raw: raw["default"].update(score="odin"), "default.score odin is not in scores"),
     "default policy": (lambda raw: raw["default"].update(policy="risk"), "default.policy risk is not in"),
-    "evaluation policy": (lambda raw: raw["evaluation"][0].update(policy="tpr95"), "names the policy tpr95 but no"),
+    "evaluation policy": (lambda raw: raw["evaluation"][0].update(policy="tpr95"), "policy tpr95 names no score"),
     "epsilon missing": (lambda raw: raw["scores"]["confidence_preprocessed"].pop("epsilon"), "epsilon belongs to"),
     "epsilon too many": (lambda raw: raw["scores"]["confidence"].update(epsilon=0.1), "epsilon belongs to"),
     "score temperature": (lambda raw: raw["scores"]["confidence"].update(temperature=2.0), "belongs to odin"),

@@ -19,7 +19,7 @@ from PIL import Image
 from service.errors import InvalidImage, MalformedRequest, RequestError, TooLarge, Unauthorised, UnsupportedType
 from service.model.images import decode, shrink
 from service.model.manifest import Input
-from service.serving.gate_overrides import GateChange
+from service.serving.gate_changes import GateChange
 from service.settings import Settings
 from service.web.auth import Gatekeeper
 from service.web.bodies import BodyLimits, read_images

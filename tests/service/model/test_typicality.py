@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from service.model.bundle import load_bundle
+from service.model.gate import gates_of
 from service.model.scores import ScoreName, score_images, sigmoid
 from service.model.typicality import LEVELS, QUANTILES, Ranks, TypicalityReference, lowest_rank, quantiles_of
-from service.serving.gate_overrides import GateChange, gate_of
+from service.serving.gate_changes import GateChange, gate_of
 from tests.conftest import GREY, RED, Service, make_bundle
 
 
@@ -136,9 +137,10 @@ def test_models_show_what_is_new(rich: httpx.Client) -> None:
 def test_a_threshold_that_people_see_is_compared_where_the_score_lies(tmp_path: Path, score: ScoreName) -> None:
     """An operator's threshold goes from the shown scale to the compared one and back, for relative scores too."""
     manifest = load_bundle(make_bundle(tmp_path / "models", all_scores=True).folder).manifest
-    asked = gate_of(GateChange(score=score, threshold=0.3), manifest)
+    in_force = gates_of(manifest)["confidence"]["misclassified"]
+    asked = gate_of(GateChange(score=score, threshold=0.3), manifest, in_force)
     assert float(manifest.scores[score].shown(asked.threshold)) == pytest.approx(0.3, rel=1e-12)
-    again = gate_of(GateChange(score=score, threshold_raw=asked.threshold), manifest)
+    again = gate_of(GateChange(score=score, threshold_raw=asked.threshold), manifest, in_force)
     assert again.threshold_shown == pytest.approx(0.3, rel=1e-12)
     if score == "energy":
         assert asked.threshold == pytest.approx(6.0 + 2.0 * math.log(0.3 / 0.7))

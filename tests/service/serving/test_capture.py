@@ -21,6 +21,7 @@ from service.serving.capture import Capture
 from service.serving.metrics import Metrics
 from service.settings import Settings
 from tests.conftest import BLUE, GREY, RED, make_bundle, solid
+from tests.pair_bundles import DARK, make_pair_bundle
 from tests.service.conftest import HeldService
 from tests.service.serving.reloading import change, is_told
 from tests.service.serving.test_load import wait_for
@@ -73,10 +74,28 @@ def test_a_refused_image_is_kept_with_its_answer(keeping: HeldService, kept: Pat
     record = json.loads(record_file.read_text())
     assert record["image"] == picture.name
     assert record["request_id"] == "keep-1"
-    for field in ("label", "probabilities", "score", "score_value", "policy", "threshold"):
+    shown = ("label", "probabilities", "score", "score_value", "policy", "threshold")
+    for field in (*shown, "reason", "typicality", "certainty", "certainty_threshold"):
         assert record[field] == answer[field]
     with Image.open(picture) as image:
         assert (image.size, image.mode, image.getpixel((0, 0))) == ((8, 8), "RGB", (128, 128, 128))
+
+
+def test_a_record_says_why_a_pair_refused_the_image(models: Path, kept: Path) -> None:
+    """Under a pair the record has the reason, both scores and both thresholds, as they were answered."""
+    make_pair_bundle(models)
+    service = HeldService(models, capture_dir=kept, **KEPT)
+    answers = {}
+    for image in (RED, GREY, DARK):
+        answer = service.client.post("/v1/predict", content=image, headers=PNG).json()["predictions"][0]
+        answers[answer["reason"]] = answer
+    wait_until_kept(service, 2)
+    service.stop()
+    records = {record["reason"]: record for record in map(json.loads, (f.read_text() for f in kept.rglob("*.json")))}
+    assert set(records) == {"unsure", "unfamiliar"}
+    fields = ("score", "score_value", "threshold", "typicality", "certainty", "certainty_threshold", "policy")
+    for reason, record in records.items():
+        assert {field: record[field] for field in fields} == {field: answers[reason][field] for field in fields}
 
 
 def test_only_the_picture_is_kept(keeping: HeldService, kept: Path) -> None:
@@ -211,7 +230,7 @@ def test_a_waiting_image_keeps_nothing_else_in_memory(held_service: HeldService,
     body, image = weakref.ref(whole), whole[3]
     del whole
     reading = Reading(0, [1.0, 0.0, 0.0], {"confidence": (-1.0, 0.25)})
-    waiting.offer(model, model.default_gate, image, reading, "")
+    waiting.offer(model, model.default_gate, image, model.default_gate.decide(reading), "")
     del image
     assert body() is None
 

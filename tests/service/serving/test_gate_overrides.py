@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from service.model.bundle import Histogram
-from service.model.gate import read_histogram
+from service.model.expectation import read_histogram
 from service.model.scores import HISTOGRAM_EDGES, histogram, sigmoid
 from service.web.keys import new_key
 from tests.conftest import BLUE, GREY, RED, make_bundle
@@ -127,7 +127,8 @@ def test_a_custom_threshold_on_the_preprocessed_score_runs_the_perturbed_graph(o
     [
         (b"", "EOF while parsing"),
         (b"[]", "Input should be an object"),
-        ({}, "exactly one of policy, threshold and threshold_raw"),
+        ({}, "exactly one of policy, threshold, threshold_raw, and familiarity and/or certainty, not none"),
+        ({"familiarity": 0.1}, "this model has no pairs of thresholds"),
         ({"policy": "tpr95", "threshold": 0.5}, "exactly one of"),
         ({"threshold": 0}, "threshold: Input should be greater than 0"),
         ({"threshold": 1}, "threshold: Input should be less than 1"),
@@ -274,13 +275,12 @@ def test_what_a_threshold_is_expected_to_refuse() -> None:
     scores = [math.log(p / (1 - p)) for p in (i / 1000 + 0.0005 for i in range(1000))]
     reference = Histogram(counts=histogram(scores))
     for edge in HISTOGRAM_EDGES:
-        expected = read_histogram(reference, edge)
-        assert expected.rate == pytest.approx(sum(sigmoid(scores) <= edge) / 1000, abs=1e-12)
-        assert (expected.margin, expected.n) == (0.0, 1000)
+        rate, margin, n = read_histogram(reference, edge)
+        assert rate == pytest.approx(sum(sigmoid(scores) <= edge) / 1000, abs=1e-12)
+        assert (margin, n) == (0.0, 1000)
     for shown in (1e-300, 0.0004, 0.33, 0.91, 0.9995, 1 - 1e-16):
-        expected = read_histogram(reference, shown)
-        assert 0 <= expected.rate <= 1
-        assert abs(expected.rate - sum(sigmoid(scores) <= shown) / 1000) <= expected.margin
+        rate, margin, _ = read_histogram(reference, shown)
+        assert 0 <= rate <= 1
+        assert abs(rate - sum(sigmoid(scores) <= shown) / 1000) <= margin
     lopsided = Histogram(counts=(*[0] * 12, 100, *[0] * (len(HISTOGRAM_EDGES) - 13)))
-    expected = read_histogram(lopsided, 0.46)
-    assert (expected.rate, expected.margin) == pytest.approx((0.2, 0.8))
+    assert read_histogram(lopsided, 0.46) == pytest.approx((0.2, 0.8, 100))

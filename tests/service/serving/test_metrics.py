@@ -1,16 +1,23 @@
 """What /metrics says after known requests: exact counts, and no label that does not come from a loaded model."""
 
+import math
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.model.bundle import Histogram, Policy, Score, load_bundle
+from service.model.gate import Gate, Reading
 from service.model.scores import HISTOGRAM_EDGES
 from service.serving.metrics import Metrics, ModelMetrics
-from service.serving.score_metrics import ScoreCounts
+from service.serving.score_metrics import PairCounts, ScoreCounts
 from tests.conftest import BLUE, GREY, RED, make_bundle
+from tests.pair_bundles import DARK, make_pair_bundle
 from tests.service.conftest import HeldService
 
 PNG = {"Content-Type": "image/png"}
@@ -19,16 +26,18 @@ ROUTE = {"route": "/v1/predict"}
 # Name in a scrape, and its labels; dashboards and alerts are written against these.
 EXPORTED = {
     "confgate_requests_total": {"model", "version", "route", "outcome"},
-    "confgate_predictions_total": {"model", "version", "decision"},
-    "confgate_policy_decisions_total": {"model", "version", "policy", "score", "decision"},
-    "confgate_rejections_by_label_total": {"model", "version", "label"},
+    "confgate_predictions_total": {"model", "version", "decision", "reason"},
+    "confgate_policy_decisions_total": {"model", "version", "policy", "score", "decision", "reason"},
+    "confgate_rejections_by_label_total": {"model", "version", "label", "reason"},
     "confgate_confidence_bucket": {"model", "version", "score", "le"},
     "confgate_confidence_sum": {"model", "version", "score"},
     "confgate_confidence_count": {"model", "version", "score"},
     "confgate_reference_confidence_bucket": {"model", "version", "score", "le"},
     "confgate_policy_threshold": {"model", "version", "policy", "score"},
     "confgate_policy_expected_rejection_rate": {"model", "version", "policy", "score"},
+    "confgate_policy_expected_refusals": {"model", "version", "policy", "score", "reason"},
     "confgate_policy_calibration_images": {"model", "version", "policy", "score"},
+    "confgate_policy_certainty_threshold": {"model", "version", "policy", "score"},
     "confgate_policy_active": {"model", "version", "policy", "score"},
     "confgate_request_duration_seconds_bucket": {"model", "version", "route", "le"},
     "confgate_queue_duration_seconds_bucket": {"model", "version", "graph", "le"},
@@ -78,6 +87,50 @@ def test_known_requests_give_known_counts(held_service: HeldService) -> None:
     assert service.metric("confgate_model_ready") == 1
 
 
+@pytest.fixture
+def pair_service(models: Path) -> Iterator[HeldService]:
+    make_pair_bundle(models)
+    service = HeldService(models)
+    yield service
+    service.stop()
+
+
+def test_refusals_are_counted_by_reason(pair_service: HeldService) -> None:
+    """What was answered, and what each pair would have decided, is counted by reason."""
+    for image in (RED, GREY, DARK, DARK):
+        assert pair_service.client.post("/v1/predict", content=image, headers=PNG).status_code == 200
+    reasons = {"accepted": ("none",), "rejected": ("unfamiliar", "unsure")}
+
+    def by_reason(name: str, **labels: str) -> dict[str, float]:
+        return {
+            reason: pair_service.metric(name, decision=decision, reason=reason, **labels)
+            for decision, given in reasons.items()
+            for reason in given
+        }
+
+    assert by_reason("confgate_predictions_total") == {"none": 1, "unfamiliar": 2, "unsure": 1}
+    assert pair_service.metric("confgate_rejections_by_label_total", label="red", reason="unfamiliar") == 2
+    assert pair_service.metric("confgate_rejections_by_label_total", label="red", reason="unsure") == 1
+    for policy, counted in (
+        ("balanced", {"none": 1, "unfamiliar": 2, "unsure": 1}),
+        ("foreign_only", {"none": 2, "unfamiliar": 2, "unsure": 0}),
+        ("accept_all", {"none": 4, "unfamiliar": 0, "unsure": 0}),
+    ):
+        assert by_reason("confgate_policy_decisions_total", policy=policy, score="pair") == counted
+    # A single score has one reason.
+    assert by_reason("confgate_policy_decisions_total", policy="misclassified", score="certainty") == {
+        "none": 1,
+        "unfamiliar": 0,
+        "unsure": 3,
+    }
+    pair = {"policy": "balanced", "score": "pair"}
+    assert pair_service.metric("confgate_policy_expected_rejection_rate", **pair) == pytest.approx(0.15)
+    assert pair_service.metric("confgate_policy_expected_refusals", **pair, reason="unsure") == 0.1
+    assert pair_service.metric("confgate_policy_calibration_images", **pair) == 144
+    assert pair_service.metric("confgate_policy_active", **pair) == 1
+    assert pair_service.metric("confgate_policy_active", policy="misclassified") == 0
+
+
 def test_every_policy_of_every_computed_score_is_counted(held_service: HeldService) -> None:
     """For each image it is counted what each policy would have decided, whichever gate answered."""
     for image in (RED, GREY):
@@ -114,9 +167,9 @@ def test_live_and_reference_histograms_share_their_edges(held_service: HeldServi
     assert reference["+Inf"] == reference["1.0"] == 100
 
 
-def test_everything_that_dashboards_use_is_exported(held_service: HeldService) -> None:
+def test_everything_that_dashboards_use_is_exported(pair_service: HeldService) -> None:
     """Each metric of the design has exactly its labels."""
-    client = held_service.client
+    client = pair_service.client
     client.post("/v1/predict", content=GREY, headers=PNG)
     response = client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -157,3 +210,22 @@ def test_a_score_on_a_threshold_counts_as_rejected() -> None:
     assert counts.policies[-1] == "strict"
     assert counts.gaps == [2, 0, 2, 1]
     assert counts.buckets[HISTOGRAM_EDGES.index(0.5)] == 5
+
+
+# Few values, so that scores lie on thresholds and pairs share them.
+FEW = st.sampled_from((-1.0, 0.0, 0.5, 2.0))
+PAIRS = st.lists(st.tuples(*[st.just(-math.inf) | FEW] * 2), max_size=5)
+
+
+@given(PAIRS, st.lists(st.tuples(FEW, FEW), max_size=20))
+def test_pairs_are_counted_as_their_gates_decide(
+    thresholds: list[tuple[float, float]], images: list[tuple[float, float]]
+) -> None:
+    """However many pairs share a threshold, the counts of each are those of its gate, image by image."""
+    gates = {str(i): Gate("typicality", str(i), low, 0.0, high, 0.0) for i, (low, high) in enumerate(thresholds)}
+    counts = PairCounts(gates)
+    readings = [Reading(0, [1.0], {"typicality": (t, 0.5), "certainty": (c, 0.5)}) for t, c in images]
+    for reading in readings:
+        counts.add(reading.scores)
+    decided = {name: Counter(gate.reason_to_refuse(reading) for reading in readings) for name, gate in gates.items()}
+    assert {name: Counter(counted) for name, counted in counts.decisions()} == decided

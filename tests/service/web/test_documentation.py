@@ -58,7 +58,7 @@ def test_the_examples_of_answers_fit_the_schema(client: httpx.Client) -> None:
     predict = client.get("/openapi.json").json()["paths"]["/v1/predict"]["post"]
     answers = predict["responses"]["200"]["content"]["application/json"]["examples"]
     kinds = [type(PredictResponse.model_validate(answer["value"]).predictions[-1]) for answer in answers.values()]
-    assert kinds == [Prediction, Prediction, FailedItem]
+    assert kinds == [Prediction, Prediction, Prediction, FailedItem]
     example = predict["requestBody"]["content"]["application/json"]["example"]
     assert client.post("/v1/predict", json=example).json()["predictions"][0]["label"] == "red"
 
@@ -73,7 +73,7 @@ def test_the_examples_of_models_fit_the_schema(client: httpx.Client) -> None:
     assert served["versions"][0].keys() == example["versions"][0].keys()
     models = paths["/v1/models"]["get"]["responses"]["200"]["content"]["application/json"]["example"]
     assert ModelsResponse.model_validate(models).models == [ModelInfo.model_validate(example)]
-    assert len(json.dumps(models)) < 5000
+    assert len(json.dumps(models)) < 9000  # most of it is the joint histogram
 
 
 def test_no_route_promises_an_answer_that_cannot_come(client: httpx.Client) -> None:

@@ -31,26 +31,31 @@ def test_a_known_image_is_answered_in_full(client: httpx.Client) -> None:
     assert answer.keys() == {"id", "model", "version", "predictions"}
     assert (answer["model"], answer["version"]) == ("colours", 1)
     (prediction,) = answer["predictions"]
-    assert prediction.pop("probabilities") == pytest.approx(
-        {"red": 0.99990921, "green": 4.54e-5, "blue": 4.54e-5}, rel=1e-3
-    )
+    probabilities = prediction.pop("probabilities")
+    assert probabilities == pytest.approx({"red": 0.99990921, "green": 4.54e-5, "blue": 4.54e-5}, rel=1e-3)
+    assert prediction.pop("certainty") == probabilities["red"]
     assert prediction.pop("confidence") == prediction.pop("score_value") == pytest.approx(1 / (1 + math.exp(-6)))
     assert prediction == {
         "class_id": 0,
         "label": "red",
         "confidence_preprocessed": None,
         "typicality": None,
+        "accepted": True,
+        "reason": None,
         "in_distribution": True,
         "score": "confidence",
         "policy": "misclassified",
         "threshold": 0.5,
+        "certainty_threshold": None,
     }
 
 
 def test_an_unknown_image_is_refused_with_200(client: httpx.Client) -> None:
-    """A refused image is an answer like any other: HTTP 200 with in_distribution false."""
+    """A refused image is an answer like any other: HTTP 200 with accepted false, and why."""
     (prediction,) = ask(client, GREY)["predictions"]
-    assert prediction["in_distribution"] is False
+    assert (prediction["accepted"], prediction["in_distribution"], prediction["reason"]) == (False, False, "unfamiliar")
+    (prediction,) = ask(client, GREY, score="max_softmax")["predictions"]
+    assert (prediction["accepted"], prediction["in_distribution"], prediction["reason"]) == (False, False, "unsure")
     assert prediction["confidence"] == pytest.approx(1 / (1 + math.exp(2)))
 
 

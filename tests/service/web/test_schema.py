@@ -13,6 +13,7 @@ from service.settings import Settings
 from service.web.app import create_app
 from service.web.keys import new_key
 from tests.conftest import Service, make_bundle
+from tests.pair_bundles import make_pair_bundle
 from tests.properties import examples, seed_of_this_run
 
 # schemathesis knows some types of image by itself, and would leave requests with the others out.
@@ -49,6 +50,7 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service of its own, because an admin's requests leave traces."""
     models = tmp_path_factory.mktemp("described") / "models"
     make_bundle(models)
+    make_pair_bundle(models, "pairs")
     running = Service(models, env={"CONFGATE_API_KEYS": OPS_LINE, "CONFGATE_ACCESS_LOG": "false"})
     yield running.wait_until_serving()
     assert running.stop() == 0

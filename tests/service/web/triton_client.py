@@ -15,6 +15,9 @@ OUTPUTS = {
     "probabilities": ("FP32", [-1, 3]),
     "confidence": ("FP32", [-1]),
     "in_distribution": ("BOOL", [-1]),
+    "accepted": ("BOOL", [-1]),
+    "reason": ("BYTES", [-1]),
+    "certainty": ("FP32", [-1]),
     "confidence_preprocessed": ("FP32", [-1]),
 }
 COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255), "grey": (128, 128, 128)}

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import httpx
@@ -68,6 +69,22 @@ def test_captures_are_laid_out_for_review(captures: Path, tmp_path: Path) -> Non
     x = read_arrays("captured", tmp_path)["x"]
     assert x.shape == (5, 16, 16, 3)
     assert sorted(x[:, 0, 0].tolist()) == [[level + 5, level, level] for level in LEVELS]
+
+
+def test_old_and_new_records_share_a_table(captures: Path, tmp_path: Path) -> None:
+    """A record has its reason and certainty in the table; one from before there were reasons has empty cells."""
+    source = tmp_path / "kept"
+    shutil.copytree(captures, source)
+    old = sorted(source.rglob("*.json"))[0]
+    newer = {"reason", "typicality", "certainty", "certainty_threshold"}
+    old.write_text(json.dumps({key: value for key, value in json.loads(old.read_text()).items() if key not in newer}))
+    assert import_captured(source, tmp_path).skipped == ()
+    rows = {Path(row["file"]).stem: row for row in table(tmp_path)}
+    assert {rows[old.stem][name] for name in newer} == {""}
+    del rows[old.stem]
+    for row in rows.values():
+        assert (row["reason"], row["certainty_threshold"]) == ("unfamiliar", "")
+        assert float(row["certainty"]) == pytest.approx(float(row["probability"]), abs=1e-4)
 
 
 def test_labels_in_the_table_and_moved_files_make_a_training_set(captures: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ SIDE = 32
 OUTSIDE = "-"  # in the column `label`: of none of the classes
 COLUMNS = (
     *("file", "label", "predicted", "probability", "score", "score_value", "threshold", "policy"),
+    *("reason", "typicality", "certainty", "certainty_threshold"),
     *("model", "version", "captured", "request_id"),
 )
 DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -54,6 +55,11 @@ class Record(BaseModel):
     score_value: float
     policy: str
     threshold: float
+    # Records from before there were reasons have none of these.
+    reason: str | None = None
+    typicality: float | None = None
+    certainty: float | None = None
+    certainty_threshold: float | None = None
 
 
 @dataclass(frozen=True)
@@ -137,11 +143,19 @@ def _row(digest: str, record: Record) -> dict[str, Any]:
         "score_value": f"{record.score_value:.6f}",
         "threshold": f"{record.threshold:.6f}",
         "policy": record.policy,
+        "reason": record.reason or "",
+        "typicality": _number(record.typicality),
+        "certainty": _number(record.certainty),
+        "certainty_threshold": _number(record.certainty_threshold),
         "model": record.model,
         "version": record.version,
         "captured": record.captured,
         "request_id": record.request_id,
     }
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6f}"
 
 
 def _read_table(table: Path) -> dict[str, dict[str, Any]]:
