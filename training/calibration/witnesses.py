@@ -1,8 +1,9 @@
 """Which witnesses of familiarity to leave out: only those that OOD images of the user's own show to do harm.
 
 A witness is a score that familiarity is combined from. Without OOD images all of them count: none is known to be worse
-than the others. With OOD images, one is dropped only if leaving it out raises the AUROC of the combined familiarity by
-more than chance explains, as in `training.calibration.recommend`.
+than the others. With OOD images, one is dropped only if the combined familiarity catches more of them without it, by
+more than chance explains. Caught is what is refused where 10 % of own images are: the budget of the default policy. The
+AUROC would judge by thresholds that nobody sets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from service.model.scores import Floats
-from training.metrics.detection import auroc, bootstrap_interval
+from training.metrics.detection import bootstrap_interval
 
 # The combined familiarity [N] of images from the scores of the named witnesses; higher = more familiar.
 Combine = Callable[[Mapping[str, Floats], Sequence[str]], Floats]
 RESAMPLES = 200
+REFUSED = 0.10  # of own images
 
 
 def dropped_witnesses(own: Mapping[str, Floats], ood: Mapping[str, Floats], combine: Combine) -> list[str]:
@@ -40,11 +42,15 @@ def dropped_witnesses(own: Mapping[str, Floats], ood: Mapping[str, Floats], comb
 def _gain_without(
     name: str, staying: Sequence[str], own: Mapping[str, Floats], ood: Mapping[str, Floats], combine: Combine
 ) -> float:
-    """The lower end of the 95 % interval of the AUROC gained by leaving one witness out."""
+    """The lower end of the 95 % interval of what is caught more by leaving one witness out."""
     others = [other for other in staying if other != name]
-    # Both columns of an image are resampled together: the difference varies less than each AUROC does.
+    # Both columns of an image are resampled together: the difference varies less than each share does.
     accept, refuse = (np.stack([combine(scores, others), combine(scores, staying)], axis=1) for scores in (own, ood))
     low, _ = bootstrap_interval(
-        lambda a, r: auroc(a[:, 0], r[:, 0]) - auroc(a[:, 1], r[:, 1]), accept, refuse, n=RESAMPLES
+        lambda a, r: _caught(a[:, 0], r[:, 0]) - _caught(a[:, 1], r[:, 1]), accept, refuse, n=RESAMPLES
     )
     return low
+
+
+def _caught(own: Floats, ood: Floats) -> float:
+    return float(np.mean(ood <= np.quantile(own, REFUSED)))

@@ -54,7 +54,7 @@ def test_balanced_pair_never_refuses_above_its_bound(seed, n, levels, limit, alp
     """With ties, constant scores and few images too, the bound of joint refusals is at most the limit, or none is."""
     random = np.random.default_rng(seed)
     calibration, proxies = made(random, n, levels, labelled), made(random, 30, levels, False)
-    pair = balanced_pair(calibration, proxies, limit, alpha)
+    pair = balanced_pair(calibration, proxies, None, limit, alpha)
     refused = int((~accepted_by(pair, calibration)).sum())
     if upper_bound(refused, n, alpha) > limit:
         assert (pair.familiarity, pair.certainty, refused) == (None, None, 0)

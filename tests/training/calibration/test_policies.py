@@ -68,16 +68,21 @@ def test_every_policy_has_its_interval_and_says_how():
     assert (wide[1] - wide[0]) / (narrow[1] - narrow[0]) == pytest.approx(2.0, rel=0.1)
 
 
-def test_a_promise_is_left_out_unless_it_was_asked_for():
-    """With too few images the usual `risk` is left out with a note, one that was asked for is an error."""
+def test_what_the_images_do_not_allow_is_left_out_with_a_note():
+    """With too few images for a promise, or too few mistakes, the policy is left out, and the others are made."""
     sample = calibration(n=200, wrong_share=0.3)
     made, notes = policies(sample)
     assert "risk" not in made
     assert "left out policy 'risk'" in notes[0]
-    with pytest.raises(DataError, match=r"can promise at most 1\.00%"):
-        policies(sample, Wanted(risk=0.01))
+    assert "can promise at most 1.00%" in policies(sample, Wanted(risk=0.01))[1][0]
+    made, notes = policies(calibration(n=100, wrong_share=0.0))
+    assert set(made) == {"tpr95"}
+    assert "'misclassified' needs at least 20 misclassified calibration images, found 0 of 100" in notes[0]
     with pytest.raises(DataError, match="--tpr is 100"):
         Wanted(tprs=(100,))
+    for wrong in ({"risk": 1.0}, {"alpha": 0.0}):
+        with pytest.raises(DataError, match="expected a share between 0 and 1"):
+            Wanted(**wrong)
 
 
 def test_unlabelled_images_are_enough_for_a_rejection_rate():

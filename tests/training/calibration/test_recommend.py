@@ -5,12 +5,28 @@ import numpy as np
 from service.model.bundle import Histogram, Policy, Score
 from service.model.scores import HISTOGRAM_EDGES
 from training.calibration.calibrate import Calibrated
+from training.calibration.halves import halves_of
+from training.calibration.pair_policies import PairScores
+from training.calibration.pairs import make_pairs
+from training.calibration.policies import USUAL
 from training.calibration.recommend import recommendations
 
 ANY = Score(
     reference=Histogram(counts=(1,) * len(HISTOGRAM_EDGES)),
     policies={"misclassified": Policy(threshold=0, expected_rejection_rate=0, n=1, how="not of interest")},
 )
+
+
+def made_of(scores, inside, right, outside):
+    """A calibration with these scores; its pairs play no part here."""
+    pairs = make_pairs(
+        PairScores(np.zeros(len(right)), np.zeros(len(right)), right),
+        halves_of(len(right)),
+        PairScores(np.zeros(10), np.zeros(10)),
+        {},
+        USUAL,
+    )
+    return Calibrated(scores, pairs.pairs, pairs.default, inside, right, outside, 1.0, None, "")
 
 
 def calibrated(inside_gap, outside_gap, n=400):
@@ -28,7 +44,7 @@ def calibrated(inside_gap, outside_gap, n=400):
     inside = outputs(column(np.where(right, 1.0, 0.0), n), column(np.where(right, inside_gap, 0.0), n))
     outside = outputs(column(-1.0, n), column(-outside_gap, n))
     scores = {"confidence": ANY, "max_softmax": ANY}
-    return Calibrated(scores, inside, right, {"other": outside}, 1.0, None, "")
+    return made_of(scores, inside, right, {"other": outside})
 
 
 def test_a_score_that_separates_better_is_recommended_for_its_purpose():
@@ -52,5 +68,5 @@ def test_what_chance_may_explain_changes_nothing():
 def test_without_ood_images_only_mistakes_are_judged():
     """No figure is made up for what was not measured."""
     sample = calibrated(1.0, 1.0)
-    alone = Calibrated(sample.scores, sample.in_distribution, sample.right, {}, 1.0, None, "")
+    alone = made_of(sample.scores, sample.in_distribution, sample.right, {})
     assert list(recommendations(alone, "confidence")) == ["mistakes"]
