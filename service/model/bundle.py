@@ -23,19 +23,17 @@ from service.model.manifest import (
     MANIFEST,
     SCHEMA_VERSIONS,
     Default,
-    Display,
     Figure,
     GraphName,
     HashedFile,
-    Histogram,
     Input,
     Manifest,
     Policy,
     Provenance,
     Score,
-    Typicality,
 )
 from service.model.onnx_file import NotOnnxError, external_files
+from service.model.references import Display, Histogram, Typicality
 
 __all__ = [
     "Bundle",

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.model.gate import Gate
-from service.model.manifest import Histogram, Manifest
+from service.model.manifest import Manifest
 from service.model.pairs import JointHistogram
+from service.model.references import Histogram
 from service.model.scores import HISTOGRAM_EDGES, SOFTMAX_SCORES, Floats
 
 

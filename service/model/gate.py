@@ -11,8 +11,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from service.errors import InferenceFailed
-from service.model.manifest import PAIR_SCORES, Display, GraphName, Manifest
+from service.model.manifest import PAIR_SCORES, GraphName, Manifest
 from service.model.pairs import PairPolicy
+from service.model.references import Display
 from service.model.scores import PREPROCESSED_SCORES, SOFTMAX_SCORES, Outputs, ScoreName, accept, sigmoid, softmax
 
 CUSTOM = "custom"  # the policy name of a threshold that an operator has set

@@ -2,8 +2,8 @@
 
 A score is higher for inputs the model can be trusted on, and lies on an unbounded scale (float32 sigmoids are
 already exactly 1 at 17, where ties would decide). Accept iff score > threshold. People see the float64 sigmoid; of a
-score with no natural zero or unit (energy, max_logit, neighbours) that of its distance from the calibration images' median.
-Calibration and evaluation call these same functions.
+score with no natural zero or unit (energy, max_logit, neighbours) that of its distance from the calibration
+images' median. Calibration and evaluation call these same functions.
 """
 
 from collections.abc import Mapping

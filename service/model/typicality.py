@@ -1,9 +1,10 @@
 """Typicality: how many of the images that the model gets right look as unusual as this one, read as a p-value.
 
 Each of several scores is turned into its rank among correctly classified calibration images; the lowest rank, each
-divided by the score's weight, says how unusual the image is, and the rank of that lowest rank among the same images is the p-value: 0.005 means "1 in 200
-of the images this model gets right look this unusual". (The lowest rank alone would promise too much: of two
-independent ranks one is below 0.005 for 1 image in 100.) No out-of-distribution image is needed, and no parameter.
+divided by the score's weight, says how unusual the image is, and the rank of that lowest rank among the same images is
+the p-value: 0.005 means "1 in 200 of the images this model gets right look this unusual". (The lowest rank alone would
+promise too much: of two independent ranks one is below 0.005 for 1 image in 100.) No out-of-distribution image is
+needed.
 
 A bundle holds each distribution as quantiles at LEVELS, which lie closest together at the low end, where images are
 refused; between two of them the rank is interpolated.

@@ -99,7 +99,8 @@ def _default_gate(manifest: Manifest, test: str) -> Iterable[str]:
     yield "| images | refused | as unfamiliar | as unsure | accuracy of accepted |"
     yield "|---|---|---|---|---|"
     kept = _counted(_figure(manifest, "accepted_accuracy", test, None, policy))
-    yield f"| {test} (n = {accuracy.n:,}) | {_refused(manifest, test, policy)} | {kept}, without a gate {_share(accuracy)} |"
+    refused = _refused(manifest, test, policy)
+    yield f"| {test} (n = {accuracy.n:,}) | {refused} | {kept}; without a gate {_share(accuracy)} |"
     for data in ood_sets_of(manifest, test.removesuffix(" test")):
         rate = _figure(manifest, "rejection_rate", data, None, policy)
         yield f"| {data} (n = {rate.n if rate else 0:,}) | {_refused(manifest, data, policy)} | |"
@@ -121,7 +122,10 @@ def _pairs(manifest: Manifest, test: str) -> Iterable[str]:
         "threshold is refused; a threshold of 0 refuses nothing."
     )
     yield ""
-    yield "| policy | familiarity | certainty | expected to refuse: unfamiliar, unsure | n | refused on test | accuracy of accepted | how |"
+    yield (
+        "| policy | familiarity | certainty | expected to refuse: unfamiliar, unsure | n | refused on test | "
+        "accuracy of accepted | how |"
+    )
     yield "|---|---|---|---|---|---|---|---|"
     for name, pair in manifest.pairs.policies.items():
         refused = _share(_figure(manifest, "rejection_rate", test, None, name))
@@ -163,7 +167,8 @@ def _mixed_traffic(manifest: Manifest, test: str) -> Iterable[str]:
     gates += [(f"{score} alone", score, None) for score in manifest.scores]
     for label, score, pair in gates:
         risk, area = (_mean(manifest, metric, sets, score, pair) for metric in (MIXED_RISK, MIXED_AUGRC))
-        yield f"| {label} | {'–' if risk is None else f'{risk:.2%}'} | {'–' if area is None else f'{1000 * area:.1f}'} |"
+        shown = "–" if risk is None else f"{risk:.2%}", "–" if area is None else f"{1000 * area:.1f}"
+        yield f"| {label} | {shown[0]} | {shown[1]} |"
     yield ""
 
 

@@ -4,7 +4,7 @@
 disk. Everything is measured on ONNX Runtime's outputs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -174,9 +174,11 @@ def _familiarity(
     names = witnesses_of(graphs.scores)
     values: dict[ScoreName, Floats] = {name: score_images(name, outputs) for name in names}
     if ood and len(names) > 1:
-        theirs = {name: np.concatenate([score_images(name, rows) for rows in ood.values()]) for name in names}
+        theirs: dict[ScoreName, Floats] = {
+            name: np.concatenate([score_images(name, rows) for rows in ood.values()]) for name in names
+        }
 
-        def combined(scores: Mapping[ScoreName, Floats], kept: tuple[ScoreName, ...]) -> Floats:
+        def combined(scores: Mapping[ScoreName, Floats], kept: Sequence[ScoreName]) -> Floats:
             learnt = learn_familiarity({name: values[name] for name in kept}, reference)
             return learnt.typicality.reference.log_odds({name: scores[name] for name in kept})
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.model.manifest import Typicality
+from service.model.references import Typicality
 from service.model.scores import Floats, ScoreName
 from service.model.typicality import lowest_of, quantiles_of
 
@@ -40,14 +40,14 @@ def learn_familiarity(scores: Mapping[ScoreName, Floats], reference: NDArray[np.
     """
     weights = weights_of(scores)
     ranks: dict[str, Floats] = {name: _ranks_among_others(values[reference]) for name, values in scores.items()}
-    lowest = lowest_of(ranks, weights)
+    lowest = lowest_of(ranks, {str(name): weight for name, weight in weights.items()})
     typicality = Typicality(
         n=len(reference),
         components={name: quantiles_of(values[reference]) for name, values in scores.items()},
         weights={name: weights.get(name, 1.0) for name in scores} if weights else None,
         minimum=quantiles_of(lowest),
     )
-    own = typicality.reference.log_odds(dict(scores))
+    own = typicality.reference.log_odds({str(name): values for name, values in scores.items()})
     own[reference] = _log_odds(_ranks_among_others(lowest))
     return Familiarity(typicality, own)
 

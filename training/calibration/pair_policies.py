@@ -146,8 +146,10 @@ def balanced_pair(
     The Clopper–Pearson bound of both refusals together, on the calibration images, is at most `limit`. Of the ways to
     divide this budget between the thresholds, that with the fewest wrong answers among the accepted images of 80 %
     calibration images and 20 % proxies is taken. An answer that is more likely wrong than right is not accepted: the
-    certainty threshold is at least ½, unless that alone would take half of the budget. The division is chosen on `half_a`: chosen on all calibration images,
-    it broke the bound in 9 % instead of 5 % of 2,000 simulated draws of 600 images; on half of them, in 6 %.
+    certainty threshold is at least ½, unless that alone would take half of the budget.
+
+    The division is chosen on `half_a`. Chosen on all calibration images, it broke the bound in 9 % instead of 5 % of
+    2,000 simulated draws of 600 images; on half of them, in 6 %.
     """
     if not 0 < limit < 1 or not 0 < alpha < 1:
         raise DataError(f"limit is {limit:g} and alpha {alpha:g}, expected both between 0 and 1.")

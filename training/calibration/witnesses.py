@@ -10,16 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from service.model.scores import Floats
+from service.model.scores import Floats, ScoreName
 from training.metrics.detection import bootstrap_interval
 
 # The combined familiarity [N] of images from the scores of the named witnesses; higher = more familiar.
-Combine = Callable[[Mapping[str, Floats], Sequence[str]], Floats]
+Combine = Callable[[Mapping[ScoreName, Floats], Sequence[ScoreName]], Floats]
 RESAMPLES = 200
 REFUSED = 0.10  # of own images
 
 
-def dropped_witnesses(own: Mapping[str, Floats], ood: Mapping[str, Floats], combine: Combine) -> list[str]:
+def dropped_witnesses(
+    own: Mapping[ScoreName, Floats], ood: Mapping[ScoreName, Floats], combine: Combine
+) -> list[ScoreName]:
     """The witnesses to leave out, in the order in which they are dropped; at least one always stays.
 
     `own` and `ood` hold the scores of each witness on calibration images and on the user's OOD images. One witness at a
@@ -28,7 +30,7 @@ def dropped_witnesses(own: Mapping[str, Floats], ood: Mapping[str, Floats], comb
     if set(own) != set(ood) or not own:
         raise ValueError(f"witnesses are {sorted(own)} and {sorted(ood)}: expected the same ones, at least one")
     staying = list(own)
-    dropped: list[str] = []
+    dropped: list[ScoreName] = []
     while len(staying) > 1:
         gains = {name: _gain_without(name, staying, own, ood, combine) for name in staying}
         worst = max(gains, key=lambda name: gains[name])
@@ -40,7 +42,11 @@ def dropped_witnesses(own: Mapping[str, Floats], ood: Mapping[str, Floats], comb
 
 
 def _gain_without(
-    name: str, staying: Sequence[str], own: Mapping[str, Floats], ood: Mapping[str, Floats], combine: Combine
+    name: ScoreName,
+    staying: Sequence[ScoreName],
+    own: Mapping[ScoreName, Floats],
+    ood: Mapping[ScoreName, Floats],
+    combine: Combine,
 ) -> float:
     """The lower end of the 95 % interval of what is caught more by leaving one witness out."""
     others = [other for other in staying if other != name]

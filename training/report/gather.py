@@ -4,9 +4,10 @@ The best score is chosen on calibration images, by the rule that `calibrate` use
 report shows about it is measured on test images.
 """
 
-from dataclasses import dataclass
+import math
 from pathlib import Path
 
+from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
@@ -80,7 +81,7 @@ class ReportData:
 
     @property
     def default(self) -> ScoreView:
-        return self.scores[self.manifest.default.score]
+        return self.scores[self.manifest.gated_score]
 
     @property
     def best(self) -> ScoreView:
@@ -94,8 +95,13 @@ class ReportData:
 
     @property
     def default_threshold(self) -> float:
-        default = self.manifest.default
-        return self.manifest.scores[default.score].policies[default.policy].threshold
+        """Of a pair, that of familiarity; minus infinity where it refuses nothing."""
+        default, manifest = self.manifest.default, self.manifest
+        if default.score is not None:
+            return manifest.scores[default.score].policies[default.policy].threshold
+        assert manifest.pairs is not None
+        familiarity = manifest.pairs.policies[default.policy].familiarity
+        return -math.inf if familiarity is None else familiarity
 
 
 def gather(
@@ -165,7 +171,7 @@ def gather(
 def _best_for(
     bundle: Bundle, in_distribution: dict[ScoreName, Floats], ood: dict[ScoreName, Floats], right: NDArray[np.bool_]
 ) -> dict[str, Recommendation]:
-    usual = bundle.manifest.default.score
+    usual = bundle.manifest.gated_score
     found = {"ood": best_score("ood", usual, in_distribution, ood)}
     if right.any() and not right.all():
         accept = {name: values[right] for name, values in in_distribution.items()}

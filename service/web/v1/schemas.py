@@ -5,18 +5,9 @@ from typing import Annotated, Any
 from pydantic import AwareDatetime, BaseModel, Field
 
 from service.model.gate import Reason
-from service.model.manifest import (
-    Default,
-    Display,
-    Figure,
-    GraphName,
-    HashedFile,
-    Histogram,
-    Input,
-    Provenance,
-    Typicality,
-)
+from service.model.manifest import Default, Figure, GraphName, HashedFile, Input, Provenance
 from service.model.pairs import ExpectedRefusals, JointHistogram
+from service.model.references import Display, Histogram, Typicality
 from service.model.scores import ScoreName
 from service.model.session import ActiveDevice, Device
 from service.serving.override_store import ExpectedShares, GateChangeRecord
