@@ -16,9 +16,11 @@ from PIL import Image
 
 from demo.errors import DemoError
 from demo.images import foreign_images
+from demo.processes import gate_of
 from demo.watching import tolerance
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Service, make_bundle
 from tests.deploy.shipped import need
+from tests.pair_bundles import make_pair_bundle
 
 LABELS = json.loads((ROOT / "tests" / "fixtures" / "labels.json").read_text())["cifar10"]
 COMMAND = [sys.executable, "-m", "demo", "--data-root", "no-such-folder", "--share", "0.9"]
@@ -148,6 +150,19 @@ def test_unknown_foreign_images_are_refused(tmp_path: Path) -> None:
     assert "fashion_mnist, uniform, gaussian" in done.stderr
     with pytest.raises(DemoError, match=r"is what the model knows\. There are: fashion_mnist, uniform, gaussian"):
         foreign_images("cifar10", tmp_path, seed=0)
+
+
+def test_a_pair_is_watched_under_its_label_in_prometheus(models: Path) -> None:
+    """A default that is a pair is named as the metrics name it, with what it refuses for both reasons together."""
+    make_bundle(models)
+    make_pair_bundle(models, "pairs")
+    running = Service(models).wait_until_serving()
+    pair, single = gate_of(running.url, "pairs"), gate_of(running.url, "colours")
+    assert (pair.score, pair.policy, pair.calibration_images) == ("pair", "balanced", 144)
+    assert pair.expected_rejection_rate == pytest.approx(0.15)
+    assert pair.compared == "typicality and certainty"
+    assert (single.score, single.compared, single.expected_rejection_rate) == ("confidence", "confidence", 0.1)
+    assert running.stop() == 0
 
 
 def test_the_demonstration_needs_no_torch() -> None:
