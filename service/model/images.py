@@ -97,7 +97,8 @@ def fit(image: Image.Image, target: Input) -> Pixels:
         box = (left, top, left + width, top + height)
         if box != (0, 0, *size):
             image = image.resize(size, resample, box=box)
-    return np.asarray(image, np.uint8)
+    # As np.asarray would do it, without asking the image for its mode and shape.
+    return np.frombuffer(image.tobytes(), np.uint8).reshape(target.height, target.width, 3)
 
 
 def fit_array(pixels: Pixels, target: Input) -> Pixels:

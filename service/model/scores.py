@@ -49,26 +49,26 @@ Outputs = Mapping[str, npt.NDArray[np.float32]]
 
 def softmax(logits: npt.ArrayLike, temperature: float = 1.0) -> Floats:
     """Class probabilities [N, K] of logits [N, K]; the temperature changes what is shown, never the gate."""
-    scaled = np.asarray(logits, np.float64) / temperature
-    scaled -= scaled.max(axis=-1, keepdims=True)
+    scaled = np.divide(logits, temperature, dtype=np.float64)
+    scaled -= np.maximum.reduce(scaled, axis=-1, keepdims=True)
     np.exp(scaled, out=scaled)
-    scaled /= scaled.sum(axis=-1, keepdims=True)
+    scaled /= np.add.reduce(scaled, axis=-1, keepdims=True)
     return scaled
 
 
 def sigmoid(score: npt.ArrayLike) -> Floats:
     """Shows an unbounded score as a number between 0 and 1."""
-    # exp of minus the magnitude cannot overflow; the sign picks the side.
+    # exp of a negative number cannot overflow: 1 / (1 + exp(-x)) for x >= 0, and exp(x) / (1 + exp(x)) below.
     score = np.asarray(score, np.float64)
-    small = np.exp(-np.abs(score))
-    return np.asarray(np.where(score >= 0, 1.0, small) / (1.0 + small), np.float64)
+    return np.asarray(np.exp(np.minimum(score, 0.0)) / (1.0 + np.exp(np.copysign(score, -1.0))), np.float64)
 
 
 def log_odds_of_max(logits: npt.ArrayLike, temperature: float = 1.0) -> Floats:
     """Log-odds [N] of the largest softmax: l_max − logsumexp(others), which no saturation can tie."""
-    scaled = np.sort(np.asarray(logits, np.float64) / temperature, axis=-1)
+    scaled = np.divide(logits, temperature, dtype=np.float64)
+    scaled.sort(axis=-1)
     largest, second = scaled[..., -1], scaled[..., -2]
-    others = np.exp(scaled[..., :-1] - second[..., None]).sum(axis=-1)
+    others = np.add.reduce(np.exp(scaled[..., :-1] - scaled[..., -2:-1]), axis=-1)
     return np.asarray(largest - (second + np.log(others)), np.float64)
 
 

@@ -228,9 +228,10 @@ class Batcher(Generic[Row]):
         rows = self._run(images)
         seconds = time.monotonic() - started
         self._seconds_per_image += 0.1 * (seconds / len(batch) - self._seconds_per_image)
-        self._observer.batch_done([started - item.since for item in batch], seconds)
         # One call wakes the event loop for all of them.
         batch[0].ticket.future.get_loop().call_soon_threadsafe(_deliver, batch, rows)
+        # Counted while the event loop wakes up, which takes longer than this.
+        self._observer.batch_done([started - item.since for item in batch], seconds)
 
     def _take(self) -> list[_Waiting[Row]]:
         """The next images, without those whose request is over or past its deadline."""

@@ -35,7 +35,9 @@ class Deadline:
         owner = asyncio.current_task(self._loop)
         assert owner is not None  # coroutines run in tasks
         self._owner, self._cancelling = owner, owner.cancelling()
-        self._start_timer(self._deadline - time.monotonic())
+        # Not before the task first waits. Until then a timer could not end it, and by then an image that was whole at
+        # once has been handed to its thread: starting the timer delays nothing.
+        self._timer: asyncio.Handle = self._loop.call_soon(self._wait_for_deadline)
         return self
 
     def __exit__(
@@ -52,6 +54,9 @@ class Deadline:
         """From now on only a disconnect can be received, and there is time until `deadline`, which is not sooner."""
         self._receive = receive
         self._deadline = deadline
+
+    def _wait_for_deadline(self) -> None:
+        self._start_timer(self._deadline - time.monotonic())
 
     def _start_timer(self, left: float) -> None:
         seconds = left if self._watch is not None else min(left, WATCH_AFTER_SECONDS)

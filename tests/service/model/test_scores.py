@@ -5,6 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.model.scores import (
     HISTOGRAM_EDGES,
@@ -35,6 +37,14 @@ def test_sigmoid_is_exact_at_both_ends() -> None:
     assert sigmoid([-1000.0, 0.0, 1000.0]).tolist() == [0.0, 0.5, 1.0]
     assert sigmoid(3.0) + sigmoid(-3.0) == pytest.approx(1.0, rel=1e-15)
     assert sigmoid(-30.0) == pytest.approx(math.exp(-30) / (1 + math.exp(-30)), rel=1e-14)
+
+
+@given(st.floats())
+def test_sigmoid_is_its_formula_to_the_last_bit(score: float) -> None:
+    """Of any number, infinities and NaN among them, it is what the side of its sign computes, in numpy's own exp."""
+    small = float(np.exp(-abs(score)))
+    expected = (1.0 if score >= 0 else small) / (1.0 + small)
+    assert sigmoid([score, -score])[0] == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
 
 
 def test_log_odds_are_those_of_the_largest_softmax() -> None:

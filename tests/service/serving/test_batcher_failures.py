@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -104,6 +105,23 @@ def test_a_failing_batch_fails_only_itself() -> None:
         assert all(isinstance(result, InferenceFailed) for result in results[1:5])
         assert results[5] == [5]
         assert queue.images == 0
+
+    run(test)
+
+
+def test_counting_cannot_take_an_answer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is counted when its answers are on their way, so that an observer that fails costs nobody theirs."""
+    model = Model()
+
+    def fail(waits: Sequence[float], seconds: float) -> None:  # noqa: ARG001 - the protocol's
+        raise KeyError("no such metric")
+
+    monkeypatch.setattr(model, "batch_done", fail)
+
+    async def test() -> None:
+        async with batcher(model) as queue:
+            assert await ask(queue, 1, 2) == [1, 2]
+            assert await ask(queue, 3) == [3]
 
     run(test)
 

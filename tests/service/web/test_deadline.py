@@ -47,6 +47,24 @@ def test_after_the_body_the_later_deadline_counts() -> None:
     assert time.monotonic() - began > 1.9 * WATCH_AFTER_SECONDS
 
 
+def test_what_never_waits_needs_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timer is started when the task first waits, and none is left behind by a block that did not."""
+    started: list[float] = []
+
+    async def answer(waits: bool) -> int:
+        loop = asyncio.get_running_loop()
+        call_later = loop.call_later
+        monkeypatch.setattr(loop, "call_later", lambda at, *rest: started.append(at) or call_later(at, *rest))
+        with Deadline(time.monotonic() + 60):
+            if waits:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return len(started)
+
+    assert asyncio.run(answer(waits=False)) == 0
+    assert asyncio.run(answer(waits=True)) == 1
+
+
 def test_a_client_that_hangs_up_ends_its_request() -> None:
     """While its images wait, nobody computes for a client that is gone."""
 
