@@ -1,9 +1,9 @@
 """The serving speed of this checkout of confgate compared with another one, interleaved in one run.
 
-    python -m benchmarks.serving_ratio OTHER_CHECKOUT [--rounds 9] [--seconds 2]
+    python -m benchmarks.serving_ratio OTHER_CHECKOUT [--rounds 9] [--seconds 2] [--bundle models/NAME/VERSION]
 
-Both services run with this interpreter, the network of `benchmarks.serving`, and the settings as shipped, including the
-access log. wrk sends one PNG to each in turn while the other is suspended; which one goes first alternates. A ratio
+Both services run with this interpreter, the network of `benchmarks.serving` or a bundle, and the settings as shipped,
+including the access log. `--other-bundle` gives the other service a bundle of its own. wrk sends one PNG to each in turn while the other is suspended; which one goes first alternates. A ratio
 compares the two measurements of one round, so that other work on the machine affects both. The spread is the smallest
 and the largest ratio over the rounds.
 """
@@ -67,7 +67,9 @@ def compare(arguments: argparse.Namespace) -> None:
     wrk_program()  # raises before anything is started
     checkouts = {THIS: ROOT.resolve(), OTHER: arguments.other.resolve()}
     services = [service_of(name, checkout) for name, checkout in checkouts.items()]
-    bench = Bench(arguments.cache, 0, arguments.threads, arguments.seconds)
+    bench = Bench(arguments.cache, 0, arguments.threads, arguments.seconds, arguments.bundle)
+    others = arguments.other_bundle
+    benches = [bench, Bench(arguments.cache, 0, arguments.threads, arguments.seconds, others) if others else bench]
     for name, checkout in checkouts.items():
         print(f"{name:5} {checkout}")
     print(
@@ -77,8 +79,8 @@ def compare(arguments: argparse.Namespace) -> None:
     print(f"{'concurrency':>11} {'this req/s':>12} {'other req/s':>12} {'ratio':>8}  min..max", flush=True)
     with ExitStack() as stack:
         pair = []
-        for service in services:
-            pair.append(stack.enter_context(bench.started(service, free_port())))
+        for service, its_bench in zip(services, benches, strict=True):
+            pair.append(stack.enter_context(its_bench.started(service, free_port())))
             suspend(pair[-1].process)
         for concurrency in arguments.concurrency:
             print(row(concurrency, measure(bench, pair, concurrency, arguments.rounds)), flush=True)
@@ -91,6 +93,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=2, help="length of each measurement")
     parser.add_argument("--concurrency", type=int, nargs="+", default=CONCURRENCIES)
     parser.add_argument("--threads", type=int, default=1, help="of ONNX Runtime")
+    parser.add_argument("--bundle", type=Path, help="models/NAME/VERSION, alone in its models folder")
+    parser.add_argument("--other-bundle", type=Path, help="likewise, for the other service")
     parser.add_argument("--cache", type=Path, default=Path(".bench"), help="folder for the network and the logs")
     try:
         compare(parser.parse_args())

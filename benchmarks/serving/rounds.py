@@ -70,9 +70,9 @@ class Running:
 class Bench:
     """The settings of a run, and the network with its expected answer."""
 
-    def __init__(self, cache: Path, port: int, threads: int, seconds: int) -> None:
+    def __init__(self, cache: Path, port: int, threads: int, seconds: int, bundle: Path | None = None) -> None:
         self.cache, self.port, self.threads, self.seconds = cache, port, threads, seconds
-        self.bundle = bench_bundle(cache / "models").resolve()
+        self.bundle = bench_bundle(cache / "models").resolve() if bundle is None else bundle.resolve()
         self.expected = _expected(self.bundle)
 
     def run(

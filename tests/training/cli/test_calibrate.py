@@ -120,9 +120,7 @@ def test_a_bundle_gets_a_new_version_without_training(place, confgate_train):
 
 def test_a_promise_that_cannot_be_made_is_a_note(place, confgate_train):
     """Too few images for --risk leave out that policy, for pairs and for single scores; the tables still come."""
-    text = confgate_train(
-        "calibrate", place / "models" / "colours" / "1", "--data", place / "photos", "--risk", 0.001
-    )
+    text = confgate_train("calibrate", place / "models" / "colours" / "1", "--data", place / "photos", "--risk", 0.001)
     assert "cannot promise at most 0.10% wrong answers" in text
     assert "can promise at most 0.10% wrong answers" in text
     assert "default: familiarity and certainty under policy balanced" in text
