@@ -1,7 +1,7 @@
 """`confgate bundle`: look into a bundle folder (models/NAME/VERSION).
 
-confgate bundle inspect models/cifar10/4
-confgate bundle verify models/cifar10/4
+confgate bundle inspect models/cifar10/5
+confgate bundle verify models/cifar10/5
 """
 
 from pathlib import Path

@@ -116,7 +116,7 @@ def test_the_band_of_the_demonstration_is_that_of_the_rules(with_prometheus: tup
     out, _ = with_prometheus
     readings = [reading for reading in lines(out / "readings.jsonl") if reading["rate"] is not None]
     assert len(readings) > 5
-    calibration_images = 5000  # of models/cifar10/4
+    calibration_images = 5000  # of models/cifar10/5
     for reading in readings:
         ours = tolerance(reading["rate"], reading["images"], reading["expected"], calibration_images)
         assert reading["tolerance"] == pytest.approx(ours, rel=1e-9)

@@ -232,6 +232,14 @@ def _still_true(bundle: Bundle, calibrated: Calibrated) -> list[Figure]:
     return [figure for figure in old.evaluation if figure.policy is None and figure.score not in changed]
 
 
+def _how_before(bundle: Bundle) -> str:
+    """How the version that this one is made from was made: it may not be kept."""
+    card = bundle.folder / "CARD.md"
+    text = card.read_text() if card.is_file() else ""
+    _, heading, how = text.partition("## How it was made\n")
+    return f"\n\nVersion {bundle.manifest.version}: {how.strip()}" if heading else ""
+
+
 def _card(bundle: Bundle, manifest: Manifest, options: str, epsilon_how: str, same_graphs: bool = True) -> str:
     old = bundle.manifest
     graphs = "its graphs are the same, byte for byte" if same_graphs else "its network is the same, with neighbours"
@@ -242,7 +250,7 @@ def _card(bundle: Bundle, manifest: Manifest, options: str, epsilon_how: str, sa
     how = (
         f"`confgate-train calibrate models/{old.name}/{old.version} {options} "
         f"--out models/{manifest.name}/{manifest.version}`.\n"
-        f"Network of code {manifest.provenance.git_sha}; {manifest.provenance.data}."
+        f"Network of code {manifest.provenance.git_sha}; {manifest.provenance.data}.{_how_before(bundle)}"
     )
     accuracy = next((f.data.removesuffix(" test") for f in manifest.evaluation if f.metric == "accuracy"), "its")
     return write_card(manifest, accuracy, what, how, epsilon_how)

@@ -76,13 +76,13 @@ def calibrate(
     """Show what each policy of each score refuses, and write it as a new version without training again.
 
     Unlabelled images are enough for a rejection rate:
-    `confgate-train calibrate models/cifar10/4 --traffic examples --target-rejection 0.5`
+    `confgate-train calibrate models/cifar10/5 --traffic examples --target-rejection 0.5`
 
     With the images it was trained on, and out-of-distribution images, under data/:
-    `confgate-train calibrate models/cifar10/4 --ood fashion_mnist --out models/cifar10/5`
+    `confgate-train calibrate models/cifar10/5 --ood fashion_mnist --out models/cifar10/6`
 
     With photos of your own, in one sub-folder for each label:
-    `confgate-train calibrate models/cifar10/4 --data photos --risk 0.05 --out models/cifar10/5`
+    `confgate-train calibrate models/cifar10/5 --data photos --risk 0.05 --out models/cifar10/6`
     """
     from training.calibration.policies import Wanted
 

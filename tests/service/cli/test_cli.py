@@ -151,7 +151,7 @@ def test_help_explains_every_setting(capsys, monkeypatch) -> None:
         (["serve", "--help"], "--max-batch"),
         (["keys", "new", "alice"], "cg_"),
         (["predict", "--help"], "--policy"),
-        (["bundle", "inspect", "models/cifar10/4"], "cifar10 version 4"),
+        (["bundle", "inspect", "models/cifar10/5"], "cifar10 version 5"),
     ],
 )
 def test_commands_that_compute_nothing_need_no_onnx_runtime(arguments: list[str], said: str) -> None:
