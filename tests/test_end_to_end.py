@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from service.model.bundle import load_bundle
 from tests.conftest import Service
 from training.data.importers.named_sets import save_arrays
 from training.graphs.parity import by_autograd
@@ -105,11 +106,15 @@ def test_trained_model_answers_over_http_as_onnx_runtime_does(trained, answers):
     predictions = response.json()["predictions"] + second.json()["predictions"]
     direct = run_graph(open_graph(trained / "models" / "stripes" / "1" / "model.onnx"), images)
     manifest = json.loads((trained / "models" / "stripes" / "1" / "bundle.json").read_text())
-    threshold = manifest["scores"]["confidence"]["policies"]["misclassified"]["threshold"]
+    pair = manifest["pairs"]["policies"]["balanced"]
     assert [p["class_id"] for p in predictions] == direct["logits"].argmax(axis=1).tolist()
     shown = [p["confidence"] for p in predictions]
     np.testing.assert_allclose(shown, 1 / (1 + np.exp(-direct["confidence_logit"].astype(float))), atol=1e-5)
-    assert [p["in_distribution"] for p in predictions] == (direct["confidence_logit"] > threshold).tolist()
+    scores = load_bundle(trained / "models" / "stripes" / "1").manifest.scores
+    familiar = scores["typicality"].of_images("typicality", direct) > pair.get("familiarity", -np.inf)
+    certain = scores["certainty"].of_images("certainty", direct) > pair.get("certainty", -np.inf)
+    assert [p["in_distribution"] for p in predictions] == familiar.tolist()
+    assert [p["accepted"] for p in predictions] == (familiar & certain).tolist()
     assert np.mean([p["class_id"] for p in predictions] == labels) > 0.6
 
 

@@ -29,7 +29,7 @@ from training.graphs.run import as_served, open_graph, run_graph
 
 BANK_CANDIDATES = 5_000
 FEATURES_BATCH = 50
-SAME_IMAGE = 1 - 1e-5  # the similarity of an image to itself, as rounding leaves it
+SAME_IMAGE = 2e-5  # the distance of an image's normalised features from themselves, as rounding leaves it
 SEED = 0
 
 
@@ -46,7 +46,8 @@ def with_bank(forward: onnx.ModelProto, shape: Input, evidence: Evidence) -> Wit
     """Adds a bank to a graph that has none; a graph whose features cannot be found stays as it is, with a note."""
     known = evidence.train
     if has_neighbours(forward):
-        return WithBank(forward, _without_own(forward, shape, evidence))
+        # A bank of training images holds none of the calibration images.
+        return WithBank(forward, evidence if known is not None else _without_own(forward, shape, evidence))
     source = known if known is not None else evidence.calibration.take(halves_of(len(evidence.calibration)).a)
     source = _at_most(source, BANK_CANDIDATES)
     if len(source) < 2 * NEIGHBOUR_K:
@@ -75,9 +76,8 @@ def _without_own(forward: onnx.ModelProto, shape: Input, evidence: Evidence) -> 
     features = features_of(forward, shape, evidence.calibration)
     bank = np.ascontiguousarray(bank_of(forward).T)
     length = np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-    similarities = (features / length) @ bank.T
-    nearest = similarities.argmax(axis=1)
-    in_bank = np.flatnonzero(similarities[np.arange(len(nearest)), nearest] >= SAME_IMAGE)
+    nearest = ((features / length) @ bank.T).argmax(axis=1)
+    in_bank = np.flatnonzero(np.linalg.norm(features / length - bank[nearest], axis=1) <= SAME_IMAGE)
     if not len(in_bank):
         return evidence
     k = min(NEIGHBOUR_K, len(bank) - 1)
