@@ -3,9 +3,9 @@
     python -m benchmarks.serving_ratio OTHER_CHECKOUT [--rounds 9] [--seconds 2] [--bundle models/NAME/VERSION]
 
 Both services run with this interpreter, the network of `benchmarks.serving` or a bundle, and the settings as shipped,
-including the access log. `--other-bundle` gives the other service a bundle of its own. wrk sends one PNG to each in turn while the other is suspended; which one goes first alternates. A ratio
-compares the two measurements of one round, so that other work on the machine affects both. The spread is the smallest
-and the largest ratio over the rounds.
+including the access log. `--other-bundle` gives the other service a bundle of its own. wrk sends one PNG to each in
+turn while the other is suspended; which one goes first alternates. A ratio compares the two measurements of one round,
+so that other work on the machine affects both. The spread is the smallest and the largest ratio over the rounds.
 """
 
 import argparse
