@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from service.model.bundle import Figure, Manifest, Policy
 from service.model.pairs import RefusedShare
-from training.bundles.figures import MIXED_AUGRC, MIXED_RISK
+from training.metrics.mixed_traffic import MIXED_AUGRC, MIXED_RISK
 
 
 def write_card(manifest: Manifest, dataset: str, what: str, how: str, epsilon_how: str) -> str:

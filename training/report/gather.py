@@ -5,9 +5,9 @@ report shows about it is measured on test images.
 """
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
-from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
