@@ -87,9 +87,11 @@ def test_imported_model_answers_as_the_original(tmp_path, photos, layout, ends_i
     )
     assert done.returncode == 0, done.stderr
     bundle = load_bundle(target)
-    assert set(bundle.manifest.scores) == {"max_softmax", "energy", "max_logit", "typicality", "odin"}
-    assert set(bundle.manifest.scores["typicality"].typicality.components) == {"max_softmax", "energy"}
-    assert bundle.manifest.default.score == "max_softmax"
+    assert set(bundle.manifest.scores) == {
+        *("max_softmax", "energy", "max_logit", "neighbours", "typicality", "certainty", "odin"),
+    }
+    assert set(bundle.manifest.scores["typicality"].typicality.components) == {"energy", "neighbours"}
+    assert (bundle.manifest.default.score, bundle.manifest.default.policy) == (None, "balanced")
     image = np.random.default_rng(5).integers(0, 256, (4, SIDE, SIDE, 3), dtype=np.uint8)
     answer = softmax(open_session(bundle, "forward", "cpu").run(image)["logits"])
     x = torch.from_numpy((image / 255 - 0.5) / 0.25).float()
@@ -130,4 +132,4 @@ def test_an_operator_without_a_derivative_leaves_out_odin(tmp_path, photos):
     assert done.returncode == 0, done.stderr
     assert "no ODIN graph" in done.stdout
     assert "Sinh" in done.stdout
-    assert set(load_bundle(target).manifest.scores) == {"max_softmax", "energy", "max_logit", "typicality"}
+    assert "odin" not in load_bundle(target).manifest.scores

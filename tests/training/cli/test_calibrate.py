@@ -76,18 +76,21 @@ def test_a_bundle_gets_a_new_version_without_training(place, confgate_train):
     before, after = load_bundle(old).manifest, load_bundle(new).manifest
     assert after.graphs == before.graphs
     assert set(after.scores) == {
-        *("confidence", "max_softmax", "energy", "max_logit", "typicality", "confidence_preprocessed"),
+        *("confidence", "max_softmax", "energy", "max_logit", "typicality", "certainty", "confidence_preprocessed"),
     }
     for score in after.scores.values():
         assert {"misclassified", "ood_holdout", "tpr90"} <= set(score.policies)
     assert "risk" in after.scores["confidence"].policies
-    assert (after.default.score, after.default.policy) == ("confidence", "misclassified")
+    assert (after.schema_version, after.default.score, after.default.policy) == (2, None, "balanced")
+    assert set(after.pairs.policies) == {"balanced", "risk", "foreign_only", "ood_holdout", "accept_all"}
+    assert "note: no neighbours: " in text
     assert "thresholds made anew from version 1" in after.provenance.data
     card = (new / "CARD.md").read_text()
     assert "Version 1 under new thresholds" in card
     assert "ε has the least detection error between calibration images and held-out images of night" in card
     assert "calibrate models/colours/1 --data photos --ood night" in card
-    rows = table(text)
+    pairs, singles = text.split("\n\n")
+    rows = table(singles)
     images, labels = photographs(900, 0)
     outputs = opened_bundle(load_bundle(new)).run(images, after.scores["confidence_preprocessed"].epsilon)
     scored = {name: score.of_images(name, outputs) for name, score in after.scores.items()}
@@ -95,7 +98,8 @@ def test_a_bundle_gets_a_new_version_without_training(place, confgate_train):
     for name, values in scored.items():
         kept = values > after.scores[name].policies["ood_holdout"].threshold
         row = rows[name, "ood_holdout"]
-        assert row["refused"] == f"{1 - kept.mean():.2%}"
+        if name != "typicality":  # there, a calibration image is compared with the others, and not with itself
+            assert row["refused"] == f"{1 - kept.mean():.2%}"
         assert row["accuracy of accepted"] == f"{right[kept].mean():.2%}"
         assert row["caught: night"].endswith("%")
     # Dark images have small logits: energy sees them at once.
@@ -106,6 +110,22 @@ def test_a_bundle_gets_a_new_version_without_training(place, confgate_train):
     assert areas[recommended[1]] == max(areas.values())
     expected = auroc(scored["confidence"][right], scored["confidence"][~right])
     assert f"confidence {expected:.2%}" in text
+    chosen = after.pairs.policies["balanced"]
+    unfamiliar = scored["typicality"] <= chosen.familiarity
+    unsure = ~unfamiliar & (scored["certainty"] <= chosen.certainty)
+    row = next(line for line in pairs.splitlines() if line.startswith("balanced"))
+    assert f"{right[~(unfamiliar | unsure)].mean():.2%}" in row
+    assert chosen.expected.total.interval[0] < (unfamiliar | unsure).mean() < chosen.expected.total.interval[1]
+
+
+def test_a_promise_that_cannot_be_made_is_a_note(place, confgate_train):
+    """Too few images for --risk leave out that policy, for pairs and for single scores; the tables still come."""
+    text = confgate_train(
+        "calibrate", place / "models" / "colours" / "1", "--data", place / "photos", "--risk", 0.001
+    )
+    assert "cannot promise at most 0.10% wrong answers" in text
+    assert "can promise at most 0.10% wrong answers" in text
+    assert "default: familiarity and certainty under policy balanced" in text
 
 
 def test_the_recommended_score_becomes_the_default_when_asked(place, confgate_train):
@@ -159,7 +179,7 @@ def test_mistakes_are_told_in_one_sentence(place, confgate_train):
         ((bundle,), "does not say which named set it was trained on"),
         ((bundle, *photos, "--use-recommended", "ood"), "Name a set with --ood"),
         ((bundle, *photos, "--epsilon-by", "ood"), "Name a set with --ood"),
-        ((bundle, *photos, "--risk", 0.001), "can promise at most 0.10% wrong answers"),
+        ((bundle, *photos, "--risk", 1.5), "--risk is 1.5, expected a share between 0 and 1"),
         ((bundle, *photos, "--out", place / "models" / "other" / "1"), "keeps its model's name"),
         ((bundle, *photos, "--out", bundle), "never edited"),
     ):
