@@ -9,7 +9,7 @@ from service.model.bundle import Figure, Manifest
 from training.bundles.figure_text import counted, expected, figure_of, ood_sets_of, own_test_of, share, threshold
 
 LINES = 15
-ROWS = 7  # of the table: LINES less the title, what the gate does, two blank lines and the table's heading
+ROWS = 7  # of the table: LINES less the title, what the gate does (3), two blank lines and the table's heading (2)
 
 
 def first_screen(manifest: Manifest) -> list[str]:
@@ -42,23 +42,28 @@ def by_reason(manifest: Manifest, data: str) -> str:
 
 
 def _gate(manifest: Manifest) -> Iterator[str]:
-    default = manifest.default
-    yield f"The default gate is policy `{default.policy}`. It refuses {_what_it_refuses(manifest)}."
+    """A line for each reason: none is much wider than a terminal."""
+    name = f"The default gate, policy `{manifest.default.policy}`, refuses"
+    first, *second = _what_it_refuses(manifest)
+    yield f"{name} {first}" + ("" if second else ".")
+    yield from (f"or {one}." for one in second)
 
 
-def _what_it_refuses(manifest: Manifest) -> str:
+def _what_it_refuses(manifest: Manifest) -> list[str]:
     default = manifest.default
     if default.score is not None:
         value = manifest.scores[default.score].policies[default.policy].threshold
-        return f"images whose score `{default.score}` is at most {threshold(manifest, default.score, value)}"
+        return [f"images whose score `{default.score}` is at most {threshold(manifest, default.score, value)}"]
     assert manifest.pairs is not None
     pair = manifest.pairs.policies[default.policy]
     reasons = []
     if pair.familiarity is not None:
-        reasons.append(f"as *unfamiliar* (familiarity at most {threshold(manifest, 'typicality', pair.familiarity)})")
+        familiarity = threshold(manifest, "typicality", pair.familiarity)
+        reasons.append(f"images as *unfamiliar* (familiarity at most {familiarity})")
     if pair.certainty is not None:
-        reasons.append(f"as *unsure* (largest probability at most {threshold(manifest, 'certainty', pair.certainty)})")
-    return f"images {' or '.join(reasons)}" if reasons else "nothing"
+        certainty = threshold(manifest, "certainty", pair.certainty)
+        reasons.append(f"{'' if reasons else 'images '}as *unsure* (largest probability at most {certainty})")
+    return reasons or ["nothing"]
 
 
 def _expectation(manifest: Manifest) -> str:
@@ -94,7 +99,7 @@ def _a_row_each(manifest: Manifest, own: str, sets: list[str]) -> Iterator[str]:
 
 def _two_in_a_row(manifest: Manifest, own: str, sets: list[str]) -> Iterator[str]:
     """For many sets; those that do not fit are in the card below."""
-    cells = [_cell(manifest, data) for data in (own, *sets)]
+    cells = [_cell(manifest, own), *(f"OOD: {_cell(manifest, data)}" for data in sets)]
     if len(cells) > 2 * ROWS:
         left_out = len(cells) - 2 * ROWS + 1
         cells = [*cells[: 2 * ROWS - 1], f"{left_out} more sets | | below"]

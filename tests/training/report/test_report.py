@@ -110,6 +110,7 @@ def test_the_map_has_every_image_in_its_colour_and_both_thresholds(data):
     assert len({tuple(drawn.get_facecolors()[0][:3]) for drawn in axes.collections}) == 3
     pair = data.manifest.pairs.policies["balanced"]
     wanted = [float(sigmoid(one)) for one in (pair.familiarity, pair.certainty) if one is not None]
+    assert len(wanted) == 2
     assert [line.get_ydata()[0] if i == 0 else line.get_xdata()[0] for i, line in enumerate(axes.lines)] == wanted
 
 
