@@ -33,6 +33,7 @@ WHAT_AUGRC_IS = (
     "images, of which an accepted one counts as a wrong answer. It is the share of the traffic that is accepted and "
     "wrong, mean over every coverage, × 1000."
 )
+COLUMNS = 7  # what a terminal has room for
 PAIRS = tuple(method.key for method in METHODS if method.score is None)
 TITLE_OF_METHOD = {method.key: method.title for method in METHODS}
 HOW_EPSILON = {
@@ -56,10 +57,13 @@ class TextTable:
         return "\n".join([*lines, *map(_line, self.rows), ""])
 
     def rich(self) -> Table:
+        """For a terminal; a table of many columns is turned, so that each method has a row."""
+        turned = COLUMNS < len(self.headings) > len(self.rows) + 1
+        headings, *rows = zip(self.headings, *self.rows, strict=True) if turned else (self.headings, *self.rows)
         table = Table(title=escape(self.title), title_justify="left")
-        for number, heading in enumerate(self.headings):
+        for number, heading in enumerate(headings):
             table.add_column(escape(heading), overflow="fold", no_wrap=number == 0)
-        for row in self.rows:
+        for row in rows:
             table.add_row(*(re.sub(r"\*\*(.+?)\*\*", r"[bold]\1[/bold]", escape(cell)) for cell in row))
         return table
 

@@ -1,9 +1,12 @@
 """AUGRC on mixed traffic through `evaluate`: against a reference computed another way, and files that lack it."""
 
+import io
 import json
+import re
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from service.model.bundle import load_bundle
 from service.model.scores import sigmoid
@@ -12,7 +15,7 @@ from tests.training.earlier_evaluations import seeds_of, written
 from training.data.ood import load_ood
 from training.evaluation.combine import combine, read_evaluation
 from training.evaluation.in_distribution import in_distribution_of, spread_indices
-from training.evaluation.tables import notes_of, tables_of
+from training.evaluation.tables import TextTable, notes_of, tables_of
 from training.graphs.run import as_served, open_graph, run_graph
 from training.metrics.mixed_traffic import MIXED_AUGRC
 
@@ -81,6 +84,17 @@ def test_tables_and_notes_state_the_share_and_the_figure(earlier):
     assert row.split(" | ")[column].strip("* ") == f"{1000 * figure:.1f}"
     assert "80 % test images and 20 % OOD images, of which an accepted one counts as a wrong answer" in text
     assert f"{figure:.6f}".rstrip("0") in (earlier.parent / "evaluation.csv").read_text()
+
+
+def test_a_table_of_many_scores_has_a_row_each_on_a_terminal():
+    """Turned where it would be wider than long, with the same cells; a table that fits stays as it is."""
+    wide = TextTable("t", ("set", *(f"score {i}" for i in range(9))), (("noise", *(f"{i}.5" for i in range(9))),))
+    console = Console(width=60, file=io.StringIO())
+    console.print(wide.rich())
+    console.print(TextTable("t", ("set", "AUROC"), (("photos", "7.5"),)).rich())
+    lines = [re.findall(r"[\w.]+(?: \w+)?", line) for line in console.file.getvalue().splitlines()]
+    for row in (["set", "noise"], *([f"score {i}", f"{i}.5"] for i in range(9)), ["set", "AUROC"], ["photos", "7.5"]):
+        assert row in lines
 
 
 def before_augrc(content):
