@@ -2,22 +2,25 @@
 
 from collections.abc import Iterable
 
-from service.model.bundle import Figure, Manifest, Policy
-from service.model.pairs import RefusedShare
-from training.bundles.figures import MIXED_AUGRC, MIXED_RISK
+from service.model.bundle import Manifest, Policy
+from training.bundles.figure_text import counted, expected, figure_of, ood_sets_of, own_test_of, share, threshold
+from training.bundles.first_screen import ROWS, by_reason, first_screen, is_pair
+from training.metrics.mixed_traffic import MIXED_AUGRC, MIXED_RISK, OOD_SHARE
 
 
 def write_card(manifest: Manifest, dataset: str, what: str, how: str, epsilon_how: str) -> str:
-    """The card as Markdown: it begins with `what` and ends with `how`."""
+    """The card as Markdown: the first screen, then `what` the model is, and at the end `how` it was made."""
     test = f"{dataset} test"
     lines = [
-        f"# {manifest.name} version {manifest.version}",
+        *first_screen(manifest),
+        "",
+        "## The model",
         "",
         f"{what} Input: {manifest.input.width}×{manifest.input.height} RGB. Classes: {_classes(manifest)}.",
         "",
-        *_default_gate(manifest, test),
         "All figures are measured on the exported ONNX graph run by ONNX Runtime on the CPU.",
         "",
+        *_every_set(manifest),
         *_pairs(manifest, test),
         "## Single scores on in-distribution images",
         "",
@@ -70,46 +73,20 @@ def _classes(manifest: Manifest) -> str:
     return f"{', '.join(manifest.labels[:10])} and {len(manifest.labels) - 10} more"
 
 
-def _default_gate(manifest: Manifest, test: str) -> Iterable[str]:
-    """The first screen: what the default gate refuses and why, how right the accepted are, what it catches."""
-    default = manifest.default
-    if default.score is not None or manifest.pairs is None:
-        yield f"The default is score `{default.score}` under policy `{default.policy}`."
-        yield ""
+def _every_set(manifest: Manifest) -> Iterable[str]:
+    """Both reasons for each of many sets: the first screen has room for those of a few."""
+    own = own_test_of(manifest)
+    sets = [] if own is None else ood_sets_of(manifest, own.removesuffix(" test"))
+    if own is None or len(sets) < ROWS or not is_pair(manifest):
         return
-    policy = default.policy
-    yield "## The default gate"
+    yield "## The default gate on every set"
     yield ""
-    pair = manifest.pairs.policies[policy]
-    yield (
-        f"Policy `{policy}` refuses an image as *unfamiliar* when its familiarity is at most "
-        f"{_threshold(manifest, 'typicality', pair.familiarity)}, and as *unsure* when its largest probability is at "
-        f"most {_threshold(manifest, 'certainty', pair.certainty)}."
-    )
-    accuracy = _figure(manifest, "accuracy", test)
-    if accuracy is None:
-        expected = pair.expected
-        yield (
-            f"Expected on images like the calibration images: {_rate(expected.total)} refused, "
-            f"{_rate(expected.unfamiliar)} unfamiliar and {_rate(expected.unsure)} unsure (n = {pair.n:,})."
-        )
-        yield ""
-        return
-    yield ""
-    yield "| images | refused | as unfamiliar | as unsure | accuracy of accepted |"
+    yield "| images | n | refused | as unfamiliar | as unsure |"
     yield "|---|---|---|---|---|"
-    kept = _counted(_figure(manifest, "accepted_accuracy", test, None, policy))
-    refused = _refused(manifest, test, policy)
-    yield f"| {test} (n = {accuracy.n:,}) | {refused} | {kept}; without a gate {_share(accuracy)} |"
-    for data in ood_sets_of(manifest, test.removesuffix(" test")):
-        rate = _figure(manifest, "rejection_rate", data, None, policy)
-        yield f"| {data} (n = {rate.n if rate else 0:,}) | {_refused(manifest, data, policy)} | |"
+    for data in (own, *sets):
+        refused = figure_of(manifest, "rejection_rate", data, None, manifest.default.policy)
+        yield f"| {data} | {'–' if refused is None else f'{refused.n:,}'} | {by_reason(manifest, data)} |"
     yield ""
-
-
-def _refused(manifest: Manifest, data: str, policy: str) -> str:
-    metrics = ("rejection_rate", "rejection_rate_unfamiliar", "rejection_rate_unsure")
-    return " | ".join(_share(_figure(manifest, metric, data, None, policy)) for metric in metrics)
 
 
 def _pairs(manifest: Manifest, test: str) -> Iterable[str]:
@@ -128,24 +105,15 @@ def _pairs(manifest: Manifest, test: str) -> Iterable[str]:
     )
     yield "|---|---|---|---|---|---|---|---|"
     for name, pair in manifest.pairs.policies.items():
-        refused = _share(_figure(manifest, "rejection_rate", test, None, name))
-        kept = _counted(_figure(manifest, "accepted_accuracy", test, None, name))
+        refused = share(figure_of(manifest, "rejection_rate", test, None, name))
+        kept = counted(figure_of(manifest, "accepted_accuracy", test, None, name))
         yield (
-            f"| {name} | {_threshold(manifest, 'typicality', pair.familiarity)} | "
-            f"{_threshold(manifest, 'certainty', pair.certainty)} | {_rate(pair.expected.total)}: "
-            f"{_rate(pair.expected.unfamiliar)}, {_rate(pair.expected.unsure)} | {pair.n:,} | {refused} | {kept} | "
-            f"{pair.how} |"
+            f"| {name} | {threshold(manifest, 'typicality', pair.familiarity)} | "
+            f"{threshold(manifest, 'certainty', pair.certainty)} | {expected(pair.expected.total)}: "
+            f"{expected(pair.expected.unfamiliar)}, {expected(pair.expected.unsure)} | {pair.n:,} | {refused} | "
+            f"{kept} | {pair.how} |"
         )
     yield ""
-
-
-def _threshold(manifest: Manifest, score: str, threshold: float | None) -> str:
-    found = manifest.scores["typicality" if score == "typicality" else "certainty"]
-    return "0" if threshold is None else f"{float(found.shown(threshold)):.4f}"
-
-
-def _rate(share: RefusedShare) -> str:
-    return f"{share.rate:.2%} ({share.interval[0]:.2%} to {share.interval[1]:.2%})"
 
 
 def _mixed_traffic(manifest: Manifest, test: str) -> Iterable[str]:
@@ -157,8 +125,10 @@ def _mixed_traffic(manifest: Manifest, test: str) -> Iterable[str]:
     yield "## One OOD image in five"
     yield ""
     yield (
-        f"Traffic of 80 % test images and 20 % OOD images, mean over {', '.join(sets)}. An accepted OOD image is a "
-        f"wrong answer. Each score alone has the threshold that refuses as many calibration images as `{policy}`."
+        f"Traffic of {100 * (1 - OOD_SHARE):g} % test images and {100 * OOD_SHARE:g} % OOD images, mean over "
+        f"{', '.join(sets)}. An accepted OOD image counts as a wrong answer. Each score alone has the threshold that "
+        f"refuses as many calibration images as `{policy}`. AUGRC is the share of the traffic that is accepted and "
+        "wrong, mean over every coverage."
     )
     yield ""
     yield "| gate | wrong among accepted | AUGRC × 1000 |"
@@ -173,7 +143,7 @@ def _mixed_traffic(manifest: Manifest, test: str) -> Iterable[str]:
 
 
 def _mean(manifest: Manifest, metric: str, sets: list[str], score: str | None, policy: str | None) -> float | None:
-    found = [_figure(manifest, metric, data, score, policy) for data in sets]
+    found = [figure_of(manifest, metric, data, score, policy) for data in sets]
     values = [figure.value for figure in found if figure is not None]
     return sum(values) / len(values) if len(values) == len(sets) else None
 
@@ -219,7 +189,7 @@ def _epsilon_sentence(manifest: Manifest, how: str) -> str:
 
 
 def _in_distribution(manifest: Manifest, data: str) -> Iterable[str]:
-    accuracy = _figure(manifest, "accuracy", data)
+    accuracy = figure_of(manifest, "accuracy", data)
     if accuracy is None:
         yield "Not measured: no test images were given."
         return
@@ -228,10 +198,10 @@ def _in_distribution(manifest: Manifest, data: str) -> Iterable[str]:
     yield "| score | policy | refused | accuracy of what is accepted | AUROC right / wrong |"
     yield "|---|---|---|---|---|"
     for score_name, score in manifest.scores.items():
-        separation = _share(_figure(manifest, "auroc_misclassified", data, score_name))
+        separation = share(figure_of(manifest, "auroc_misclassified", data, score_name))
         for policy_name in score.policies:
-            refused = _counted(_figure(manifest, "rejection_rate", data, score_name, policy_name))
-            kept = _counted(_figure(manifest, "accepted_accuracy", data, score_name, policy_name))
+            refused = counted(figure_of(manifest, "rejection_rate", data, score_name, policy_name))
+            kept = counted(figure_of(manifest, "accepted_accuracy", data, score_name, policy_name))
             yield f"| {score_name} | {policy_name} | {refused} | {kept} | {separation} |"
 
 
@@ -246,30 +216,10 @@ def _out_of_distribution(manifest: Manifest, test: str) -> Iterable[str]:
     for data in sets:
         for score_name, score in manifest.scores.items():
             found = [
-                (policy, _figure(manifest, "rejection_rate", data, score_name, policy)) for policy in score.policies
+                (policy, figure_of(manifest, "rejection_rate", data, score_name, policy)) for policy in score.policies
             ]
             n = next((f" (n = {rate.n:,})" for _, rate in found if rate is not None), "")
-            refused = ", ".join(f"{policy} {_share(rate)}" for policy, rate in found)
-            area, passed = (_share(_figure(manifest, m, data, score_name)) for m in ("auroc", "fpr_at_95_tpr"))
+            refused = ", ".join(f"{policy} {share(rate)}" for policy, rate in found)
+            area, passed = (share(figure_of(manifest, m, data, score_name)) for m in ("auroc", "fpr_at_95_tpr"))
             yield f"| {data}{n} | {score_name} | {area} | {passed} | {refused} |"
     yield ""
-
-
-def ood_sets_of(manifest: Manifest, dataset: str) -> list[str]:
-    """The sets that the bundle was evaluated on besides its own test split, in order."""
-    return list(dict.fromkeys(f.data for f in manifest.evaluation if f.data != f"{dataset} test"))
-
-
-def _figure(
-    manifest: Manifest, metric: str, data: str, score: str | None = None, policy: str | None = None
-) -> Figure | None:
-    wanted = (metric, data, score, policy)
-    return next((f for f in manifest.evaluation if (f.metric, f.data, f.score, f.policy) == wanted), None)
-
-
-def _share(figure: Figure | None) -> str:
-    return "not measured" if figure is None else f"{figure.value:.2%}"
-
-
-def _counted(figure: Figure | None) -> str:
-    return "not measured" if figure is None else f"{figure.value:.2%} (n = {figure.n:,})"

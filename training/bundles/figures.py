@@ -12,10 +12,7 @@ from training.calibration.calibrate import Calibrated
 from training.calibration.pair_policies import Pair, Refusals, refusals
 from training.calibration.pairs import pair_scores
 from training.metrics.detection import auroc, detection_error, fpr_at_tpr, threshold_keeping
-from training.metrics.mixed_traffic import mixed_augrc, wrong_among_accepted
-
-# On traffic with one OOD image in five, where an accepted OOD image is a wrong answer.
-MIXED_RISK, MIXED_AUGRC = "wrong_among_accepted_20_ood", "augrc_20_ood"
+from training.metrics.mixed_traffic import MIXED_AUGRC, MIXED_RISK, joint_rank, mixed_augrc, wrong_among_accepted
 
 
 def in_distribution_figures(
@@ -106,12 +103,12 @@ def _mixed_traffic(
 
 
 def _joint_ranks(outputs: Outputs, calibrated: Calibrated) -> Floats:
-    """The lower of an image's familiarity and of its certainty's rank among the calibration images."""
-    certainty = calibrated.scores["certainty"]
-    reference = np.sort(certainty.of_images("certainty", calibrated.in_distribution))
-    rank = np.searchsorted(reference, certainty.of_images("certainty", outputs), side="right") / len(reference)
-    familiarity = calibrated.scores["typicality"]
-    return np.minimum(familiarity.shown(familiarity.of_images("typicality", outputs)), rank)
+    familiarity, certainty = calibrated.scores["typicality"], calibrated.scores["certainty"]
+    return joint_rank(
+        familiarity.shown(familiarity.of_images("typicality", outputs)),
+        certainty.of_images("certainty", outputs),
+        certainty.of_images("certainty", calibrated.in_distribution),
+    )
 
 
 def _mixed(data: str, n: int, value: float | None, **of: str) -> list[Figure]:

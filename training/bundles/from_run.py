@@ -5,7 +5,8 @@ from pathlib import Path
 
 from service.model.bundle import Bundle, Default, Manifest, Provenance
 from training.bundles.bank import with_bank
-from training.bundles.card import ood_sets_of, write_card
+from training.bundles.card import write_card
+from training.bundles.figure_text import ood_sets_of
 from training.bundles.write import Graphs, assemble_bundle, check_new, git_revision
 from training.calibration.calibrate import Calibrated, EpsilonBy, Evidence, calibrate_graphs
 from training.calibration.open_graphs import OpenGraphs

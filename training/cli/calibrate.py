@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from service.model.bundle import Bundle, Default, load_bundle
-from training.cli.options import Alpha, CalibrationOod, DataRoot, EpsilonByOption, Risk, Tprs
+from training.cli.options import Alpha, CalibrationOod, DataRoot, EpsilonByOption, Risk, Tprs, show_bundle
 from training.errors import DataError
 from training.graphs.progress import counting_images
 
@@ -104,7 +104,8 @@ def calibrate(
     if written is None:
         console.print("nothing was written; --out models/NAME/VERSION writes a new version", highlight=False)
     else:
-        console.print(f"wrote {written.folder}", highlight=False, soft_wrap=True)
+        _print("")
+        show_bundle(written, console)
 
 
 def _only_traffic(bundle: Bundle, options: _Options) -> Bundle | None:

@@ -46,8 +46,20 @@ Out = Annotated[Path, typer.Option(help="The bundle to write: models/NAME/VERSIO
 
 
 def show_bundle(bundle: "Bundle", console: Console, warning: str | None = None) -> None:
-    """Prints the card, a warning that must not be overlooked, and where the bundle is."""
-    console.print((bundle.folder / "CARD.md").read_text(), markup=False, highlight=False, soft_wrap=True)
+    """Prints the first screen of the card, a warning that must not be overlooked, where the bundle is, what is next."""
+    from training.bundles.figure_text import ood_sets_of, own_test_of
+    from training.bundles.first_screen import first_screen
+
+    def say(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    say("\n".join(first_screen(bundle.manifest)))
     if warning is not None:
-        console.print(f"WARNING: {warning}", style="bold red", highlight=False, soft_wrap=True)
-    console.print(f"wrote {bundle.folder}", highlight=False, soft_wrap=True)
+        say(f"WARNING: {warning}", "bold red")
+    say(f"wrote {bundle.folder}; the whole card is {bundle.folder / 'CARD.md'}")
+    say(f"next: confgate serve --models {bundle.folder.parent.parent}")
+    if not bundle.manifest.provenance.recipe.startswith("import-onnx"):  # a report needs the images of a training
+        own = own_test_of(bundle.manifest)
+        measured = [] if own is None else ood_sets_of(bundle.manifest, own.removesuffix(" test"))
+        ood = next(iter(measured), "uniform")
+        say(f"next: confgate-train report {bundle.folder} --ood {ood} --out report   # what it does, in pictures")

@@ -25,15 +25,14 @@ def report(
     device: DeviceOption = "auto",
     run: RunFolder = None,
 ) -> None:
-    """Draw what a bundle does: histograms, thresholds, ROC, risk and coverage, samples; one HTML page shows them all.
+    """Draw what a bundle does: its gate as a map, thresholds, ROC, risk and coverage, samples, on one HTML page.
 
     Example: `confgate-train report models/mine/1 --ood all_images --ood uniform --out report`
     """
     from training.evaluation.write import write_text
-    from training.report.figures import PICTURES
     from training.report.gather import gather
     from training.report.page import page
-    from training.report.samples import other_samples, own_samples
+    from training.report.pictures import pictures_of
     from training.report.style import DPI
 
     with progress_bar(console) as show:
@@ -50,7 +49,7 @@ def report(
         )
     out.mkdir(parents=True, exist_ok=True)
     pictures: dict[str, bytes] = {}
-    for name, draw in (PICTURES | {"own-samples": own_samples, "other-samples": other_samples}).items():
+    for name, draw in pictures_of(data).items():
         file = io.BytesIO()
         draw(data).savefig(file, format="png", dpi=DPI)
         pictures[name] = file.getvalue()

@@ -68,13 +68,18 @@ class Group:
         return [r for network in self.networks for r in network.rows if (r.method, r.outside) == (method, ood)]
 
     def spread(self, method: str, ood: str, metric: str) -> Spread | None:
+        """None if one of the trainings lacks the figure: a mean over the others would be of fewer than it says."""
         rows = self.rows(method, ood)
-        if not rows:
+        if not rows or any(metric not in row.metrics for row in rows):
             return None
         spread = Spread.of(row.metrics[metric] for row in rows)
         if len(rows) > 1 or rows[0].intervals is None:
             return spread
-        return replace(spread, interval=rows[0].intervals[metric])
+        return replace(spread, interval=rows[0].intervals.get(metric))
+
+    def has(self, metric: str) -> bool:
+        """Whether all trainings have this figure: evaluations made before AUGRC was measured lack it."""
+        return all(metric in row.metrics for network in self.networks for row in network.rows)
 
     def classification_error(self, role: NetworkRole) -> Spread | None:
         errors = [network.classification_error for network in self.networks if network.role == role]

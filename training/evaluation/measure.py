@@ -1,4 +1,4 @@
-"""One network on its in-distribution test images and on OOD sets: every score, five metrics, three thresholds.
+"""One network on its in-distribution test images and on OOD sets: every score, its metrics, three thresholds.
 
 ε and thresholds come from calibration images. Only `best on test` chooses a threshold on test images: it is the
 detection error itself, by its definition.
@@ -22,6 +22,7 @@ from training.evaluation.outputs import ImageSet
 from training.evaluation.scores import NetworkScores
 from training.metrics.detection import detection_error, detection_error_at, detection_metrics
 from training.metrics.intervals import Intervals, detection_intervals
+from training.metrics.mixed_traffic import MIXED_AUGRC, mixed_augrc
 
 NetworkRole = Literal["baseline", "branch"]
 # per-set: the paper's way, one ε for each out-of-distribution set; per-model: one for all of them together;
@@ -31,12 +32,12 @@ EpsilonChoice = Literal["per-set", "per-model", "bundle"]
 
 @dataclass(frozen=True)
 class Method:
-    """A column of the table: a score of the baseline network or of the network with the branch."""
+    """A column of the table: a score of the baseline network or of the network with the branch, or its pair."""
 
     key: str
     title: str
     role: NetworkRole
-    score: ScoreName
+    score: ScoreName | None  # None: both questions at once, as `NetworkScores.of_pair` ranks images
 
 
 METHODS = (
@@ -47,10 +48,16 @@ METHODS = (
     Method("branch_max_softmax", "max softmax (branch net)", "branch", "max_softmax"),
     Method("branch_energy", "energy (branch net)", "branch", "energy"),
     Method("branch_max_logit", "max logit (branch net)", "branch", "max_logit"),
+    Method("branch_neighbours", "neighbours (branch net)", "branch", "neighbours"),
     Method("branch_typicality", "typicality (branch net)", "branch", "typicality"),
+    Method("branch_certainty", "certainty (branch net)", "branch", "certainty"),
+    Method("branch_pair", "familiarity and certainty (branch net)", "branch", None),
     Method("baseline_energy", "energy (baseline net)", "baseline", "energy"),
     Method("baseline_max_logit", "max logit (baseline net)", "baseline", "max_logit"),
+    Method("baseline_neighbours", "neighbours (baseline net)", "baseline", "neighbours"),
     Method("baseline_typicality", "typicality (baseline net)", "baseline", "typicality"),
+    Method("baseline_certainty", "certainty (baseline net)", "baseline", "certainty"),
+    Method("baseline_pair", "familiarity and certainty (baseline net)", "baseline", None),
 )
 PAPER_PAIRS = (("baseline", "confidence"), ("odin", "confidence_preprocessed"))
 
@@ -69,7 +76,10 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Measured:
-    """One method on one OOD set; shares are fractions. The fields are keys of evaluation.json."""
+    """One method on one OOD set; shares are fractions. The fields are keys of evaluation.json.
+
+    Evaluations made before AUGRC was measured lack it in `metrics`. Thresholds of a pair are ranks, between 0 and 1.
+    """
 
     method: str
     outside: str
@@ -78,7 +88,7 @@ class Measured:
     epsilon: float | None
     n_inside: int
     n_outside: int
-    intervals: Intervals | None = None  # 95 %, over the test images, of each metric; None: not computed
+    intervals: Intervals | None = None  # 95 %, over the test images, of the paper's metrics; None: not computed
 
 
 @dataclass(frozen=True)
@@ -109,21 +119,27 @@ def measure_network(
     test = ImageSet(f"{in_distribution.dataset} test", in_distribution.test.images)
     calibration = ImageSet(f"{in_distribution.dataset} calibration", in_distribution.calibration.images)
     right = scores.right(calibration, in_distribution.calibration.labels)
+    answers_right = scores.right(test, in_distribution.test.labels)
     rows = []
-    for method in (m for m in METHODS if m.role == role and m.score in scores.names):
+    for method in _methods(role, scores):
         epsilons = _epsilons(method.score, scores, calibration, sets, choice)
         _prepare_chosen(scores, (calibration, test), sets, epsilons)
         for one in sets:
             epsilon = epsilons[one.name]
-            held_in = scores.of(method.score, [calibration], epsilon)
-            held_out = scores.of(method.score, one.calibration, epsilon)
-            test_in = scores.of(method.score, [test], epsilon)
-            test_out = scores.of(method.score, one.test, epsilon)
+            held_in, held_out, test_in, test_out = (
+                scores.of_pair(images, calibration)
+                if method.score is None
+                else scores.of(method.score, images, epsilon)
+                for images in ([calibration], one.calibration, [test], one.test)
+            )
             rows.append(
                 Measured(
                     method=method.key,
                     outside=one.name,
-                    metrics=asdict(detection_metrics(test_in, test_out)),
+                    metrics={
+                        **asdict(detection_metrics(test_in, test_out)),
+                        MIXED_AUGRC: mixed_augrc(test_in, answers_right, test_out),
+                    },
                     thresholds=_thresholds(held_in, right, held_out, test_in, test_out),
                     epsilon=epsilon,
                     n_inside=len(test_in),
@@ -131,7 +147,6 @@ def measure_network(
                     intervals=detection_intervals(test_in, test_out) if intervals else None,
                 )
             )
-    answers_right = scores.right(test, in_distribution.test.labels)
     bundle = scores.outputs.bundle
     made = bundle.manifest.provenance
     return MeasuredNetwork(
@@ -147,6 +162,15 @@ def measure_network(
     )
 
 
+def _methods(role: NetworkRole, scores: NetworkScores) -> list[Method]:
+    """The columns that this network has figures for."""
+    return [
+        method
+        for method in METHODS
+        if method.role == role and (scores.has_pair if method.score is None else method.score in scores.names)
+    ]
+
+
 def digest_of_graphs(bundle: Bundle) -> str:
     """Of the forward graph and its weights: the same for all versions of a bundle that differ in calibration only."""
     digest = hashlib.sha256()
@@ -156,11 +180,15 @@ def digest_of_graphs(bundle: Bundle) -> str:
 
 
 def _epsilons(
-    score: ScoreName, scores: NetworkScores, calibration: ImageSet, sets: tuple[OodSet, ...], choice: EpsilonChoice
+    score: ScoreName | None,
+    scores: NetworkScores,
+    calibration: ImageSet,
+    sets: tuple[OodSet, ...],
+    choice: EpsilonChoice,
 ) -> dict[str, float | None]:
-    """The ε for each set; None for a score without preprocessing."""
-    stored = scores.stored_epsilon(score)
-    if stored is None:
+    """The ε for each set; None for a score without preprocessing, and for a pair."""
+    stored = None if score is None else scores.stored_epsilon(score)
+    if score is None or stored is None:
         return {one.name: None for one in sets}
     if choice == "bundle":
         return {one.name: stored for one in sets}

@@ -1,7 +1,7 @@
 """Scores of images under a bundle, by ONNX Runtime on its exported graphs: what is measured is what is served.
 
-Every score that the graphs allow is available, also for a bundle that was written before that score existed; only
-`typicality` needs the quantiles that a newer bundle holds.
+Every score that the graphs allow is available, also for a bundle that was written before that score existed.
+`neighbours`, `typicality` and `certainty` need what a newer bundle holds: a bank of features, quantiles, a temperature.
 """
 
 from collections.abc import Iterable
@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from service.model.bundle import Bundle
 from service.model.scores import PREPROCESSED_SCORES, Floats, ScoreName, score_images
 from training.evaluation.outputs import BundleOutputs, ImageSet
+from training.metrics.mixed_traffic import joint_rank
 
 FORWARD_SCORES: tuple[ScoreName, ...] = ("max_softmax", "energy", "max_logit")  # any classifier has these
+CALIBRATED_SCORES: tuple[ScoreName, ...] = ("neighbours", "typicality", "certainty")  # only where the bundle has them
 
 
 def scores_of(bundle: Bundle) -> tuple[ScoreName, ...]:
@@ -22,8 +24,7 @@ def scores_of(bundle: Bundle) -> tuple[ScoreName, ...]:
     manifest = bundle.manifest
     names: list[ScoreName] = ["confidence"] if manifest.has_confidence else []
     names += FORWARD_SCORES
-    if "typicality" in manifest.scores:
-        names.append("typicality")
+    names += [name for name in CALIBRATED_SCORES if name in manifest.scores]
     if manifest.preprocessed_score is not None:
         names.append(manifest.preprocessed_score)
     return tuple(names)
@@ -50,6 +51,21 @@ class NetworkScores:
             found = self.outputs.clean(images) if epsilon is None else self.outputs.preprocessed(images, epsilon)
             parts.append(score_images(score, found) if stored is None else stored.of_images(score, found))
         return np.concatenate(parts)
+
+    @property
+    def has_pair(self) -> bool:
+        """Whether the bundle asks both questions."""
+        return self.outputs.bundle.manifest.pairs is not None
+
+    def of_pair(self, sets: Iterable[ImageSet], calibration: ImageSet) -> Floats:
+        """What ranks images [N] by both questions, between 0 and 1; only of a bundle that has pairs."""
+        images = tuple(sets)
+        familiarity = self.outputs.bundle.manifest.scores["typicality"]
+        return joint_rank(
+            familiarity.shown(self.of("typicality", images, None)),
+            self.of("certainty", images, None),
+            self.of("certainty", [calibration], None),
+        )
 
     def stored_epsilon(self, score: ScoreName) -> float | None:
         """The ε in the bundle, which is served; None for a score without preprocessing."""

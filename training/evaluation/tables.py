@@ -15,6 +15,7 @@ from training.evaluation.measure import METHODS, PAPER_PAIRS, Measured, Method
 from training.evaluation.ood_sets import MeasuredSet, title_of
 from training.metrics.detection import METRICS
 from training.metrics.intervals import LEVEL, RESAMPLES, SEED
+from training.metrics.mixed_traffic import MIXED_AUGRC, OOD_SHARE
 
 METRIC_TITLES = {
     "fpr_at_95_tpr": "FPR (95 % TPR) ↓",
@@ -22,9 +23,18 @@ METRIC_TITLES = {
     "auroc": "AUROC ↑",
     "aupr_in": "AUPR-In ↑",
     "aupr_out": "AUPR-Out ↑",
+    MIXED_AUGRC: f"AUGRC × 1000 with {100 * OOD_SHARE:g} % OOD images ↓",
 }
-LOWER_IS_BETTER = frozenset({"fpr_at_95_tpr", "detection_error"})
-SIDE_BY_SIDE = ("auroc", "fpr_at_95_tpr")
+LOWER_IS_BETTER = frozenset({"fpr_at_95_tpr", "detection_error", MIXED_AUGRC})
+SIDE_BY_SIDE = ("auroc", "fpr_at_95_tpr", MIXED_AUGRC)
+SHOWN_TIMES = {MIXED_AUGRC: 1000}  # as its authors show it; all others are shown in per cent
+WHAT_AUGRC_IS = (
+    f"AUGRC is measured on mixed traffic: {100 * (1 - OOD_SHARE):g} % test images and {100 * OOD_SHARE:g} % OOD "
+    "images, of which an accepted one counts as a wrong answer. It is the share of the traffic that is accepted and "
+    "wrong, mean over every coverage, × 1000."
+)
+COLUMNS = 7  # what a terminal has room for
+PAIRS = tuple(method.key for method in METHODS if method.score is None)
 TITLE_OF_METHOD = {method.key: method.title for method in METHODS}
 HOW_EPSILON = {
     "per-set": "ε of each preprocessed score has the least detection error on the calibration images of that set, as "
@@ -47,10 +57,13 @@ class TextTable:
         return "\n".join([*lines, *map(_line, self.rows), ""])
 
     def rich(self) -> Table:
+        """For a terminal; a table of many columns is turned, so that each method has a row."""
+        turned = COLUMNS < len(self.headings) > len(self.rows) + 1
+        headings, *rows = zip(self.headings, *self.rows, strict=True) if turned else (self.headings, *self.rows)
         table = Table(title=escape(self.title), title_justify="left")
-        for number, heading in enumerate(self.headings):
+        for number, heading in enumerate(headings):
             table.add_column(escape(heading), overflow="fold", no_wrap=number == 0)
-        for row in self.rows:
+        for row in rows:
             table.add_row(*(re.sub(r"\*\*(.+?)\*\*", r"[bold]\1[/bold]", escape(cell)) for cell in row))
         return table
 
@@ -63,9 +76,14 @@ def tables_of(evaluation: Evaluation) -> list[TextTable]:
         for left, right in PAPER_PAIRS:
             if group.rows(left, evaluation.outside[0].name) or group.rows(right, evaluation.outside[0].name):
                 tables.append(_paper_table(where, group, evaluation.outside, left, right))
-        tables += [side_by_side(where, group, evaluation.outside, metric, group.methods) for metric in SIDE_BY_SIDE]
+        tables += [side_by_side(where, group, evaluation.outside, m, group.methods) for m in metrics_of(group)]
         tables.append(threshold_table(where, group, evaluation.outside))
     return tables
+
+
+def metrics_of(group: Group) -> tuple[str, ...]:
+    """The metrics that are shown side by side for every score; AUGRC only where it was measured."""
+    return tuple(metric for metric in SIDE_BY_SIDE if group.has(metric))
 
 
 def notes_of(evaluation: Evaluation) -> list[str]:
@@ -75,7 +93,18 @@ def notes_of(evaluation: Evaluation) -> list[str]:
         notes.append(
             f"A QUICK LOOK, not a result: at most {evaluation.limit:,} images of each set were used (--limit)."
         )
-    notes.append("All values are per cent, measured on the exported graphs run by ONNX Runtime, on test images only.")
+    measured = any(group.has(MIXED_AUGRC) for group in evaluation.groups)
+    notes.append(
+        f"All values{' but AUGRC' if measured else ''} are per cent, measured on the exported graphs run by ONNX "
+        "Runtime, on test images only."
+    )
+    if measured:
+        notes.append(WHAT_AUGRC_IS)
+    if any(group.rows(key, one.name) for group in evaluation.groups for key in PAIRS for one in evaluation.outside):
+        notes.append(
+            "Familiarity and certainty together rank an image by the lower of its familiarity and of the rank of its "
+            "certainty among the calibration images."
+        )
     if evaluation.epsilon is not None:
         notes.append(HOW_EPSILON[evaluation.epsilon] + ".")
     if evaluation.has_intervals:
@@ -126,9 +155,11 @@ def side_by_side(
     rows = []
     for one in sets:
         found = [group.spread(method.key, one.name, metric) for method in methods]
-        choose = min if metric in LOWER_IS_BETTER else max
-        best = choose((round(100 * s.mean, 1) for s in found if s is not None), default=None)
-        marked = (_marked(s, s is not None and round(100 * s.mean, 1) == best) + _interval_of(s) for s in found)
+        choose, times = min if metric in LOWER_IS_BETTER else max, SHOWN_TIMES.get(metric, 100)
+        best = choose((round(times * s.mean, 1) for s in found if s is not None), default=None)
+        marked = (
+            _marked(s, s is not None and round(times * s.mean, 1) == best, times=times) + _interval_of(s) for s in found
+        )
         rows.append((one.title, *marked))
     titles = (method.title for method in methods)
     return TextTable(f"{where}: {METRIC_TITLES[metric]} of every score", ("set", *titles), tuple(rows))
@@ -185,16 +216,17 @@ def pair_cell(left: Spread | None, right: Spread | None, lower_is_better: bool, 
     return f"{_marked(left, left_wins, digits)} / {_marked(right, right_wins, digits)}"
 
 
-def per_cent(spread: Spread | None, digits: int = 1) -> str:
-    """`mean ± std` in per cent."""
+def per_cent(spread: Spread | None, digits: int = 1, times: int = 100) -> str:
+    """`mean ± std` in per cent, or in another unit by `times`."""
     if spread is None:
         return "–"
-    std = "" if spread.std is None else f" ± {100 * spread.std:.{digits}f}"
-    return f"{100 * spread.mean:.{digits}f}{std}"
+    std = "" if spread.std is None else f" ± {times * spread.std:.{digits}f}"
+    return f"{times * spread.mean:.{digits}f}{std}"
 
 
-def _marked(spread: Spread | None, best: bool, digits: int = 1) -> str:
-    return f"**{per_cent(spread, digits)}**" if best else per_cent(spread, digits)
+def _marked(spread: Spread | None, best: bool, digits: int = 1, times: int = 100) -> str:
+    text = per_cent(spread, digits, times)
+    return f"**{text}**" if best else text
 
 
 def _interval_of(spread: Spread | None) -> str:

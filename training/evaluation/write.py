@@ -10,6 +10,7 @@ from typing import Any
 from training.evaluation.evaluate import Evaluation, Spread
 from training.evaluation.tables import notes_of, tables_of
 from training.metrics.detection import METRICS
+from training.metrics.mixed_traffic import MIXED_AUGRC
 
 FORMAT = 1  # of evaluation.json; another number means that `combine` cannot read it
 
@@ -90,6 +91,7 @@ def _metric_records(evaluation: Evaluation) -> list[dict[str, Any]]:
                     record |= _both(metric, spread)
                     if evaluation.has_intervals:
                         record |= _ends(metric, spread)
+                record |= _both(MIXED_AUGRC, group.spread(method.key, one.name, MIXED_AUGRC))
                 record["limit"] = evaluation.limit or ""
                 records.append(record)
     return records

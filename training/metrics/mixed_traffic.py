@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from service.model.scores import Floats
 
 OOD_SHARE = 0.2
+# Names of figures at this share, in bundle.json and evaluation.json.
+MIXED_RISK, MIXED_AUGRC = "wrong_among_accepted_20_ood", "augrc_20_ood"
 
 
 class RiskCoverage(NamedTuple):
@@ -69,6 +71,18 @@ def risk_coverage(
     mistakes = np.cumsum(np.bincount(group, weights=weights * wrong))
     met = coverage > 0  # with a share of 0, OOD images weigh nothing, and no risk is defined above the own images
     return RiskCoverage(np.minimum(coverage[met], 1), np.minimum(mistakes[met] / coverage[met], 1))
+
+
+def joint_rank(familiarity: ArrayLike, certainty: ArrayLike, calibration_certainty: ArrayLike) -> Floats:
+    """One number [N] to rank images by that a gate refuses for either reason, between 0 and 1.
+
+    It is the lower of an image's familiarity, a p-value, and of the share of calibration images that are at most as
+    certain. An image is ranked low if it is unusual in one of the two.
+    """
+    reference = np.sort(_scores(calibration_certainty, "calibration_certainty"))
+    p, sure = _scores(familiarity, "familiarity"), _scores(certainty, "certainty")
+    _check_lengths(len(p), len(sure))
+    return np.minimum(p, np.searchsorted(reference, sure, side="right") / len(reference))
 
 
 def _mixed(

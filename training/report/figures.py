@@ -1,6 +1,4 @@
-"""The pictures of a report: matplotlib figures of the gathered scores."""
-
-from collections.abc import Callable
+"""Pictures of single scores: histograms, thresholds, ROC, calibration."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,8 +9,9 @@ from numpy.typing import NDArray
 from service.model.scores import Floats
 from training.evaluation.ood_sets import title_of
 from training.metrics.detection import auroc
-from training.report.gather import ReportData, ScoreView
+from training.report.gather import ReportData
 from training.report.style import FAINT, IN_DISTRIBUTION, MISTAKE, OOD, RIGHT, SERIES, label, new_figure
+from training.report.views import ScoreView
 
 CURVE_POINTS = 400
 BINS = 10
@@ -96,46 +95,6 @@ def roc(accept: Floats, refuse: Floats) -> tuple[Floats, Floats]:
     return np.concatenate([[1.0], slipped]), np.concatenate([[1.0], passed])
 
 
-def risk_coverage(data: ReportData) -> Figure:
-    """How wrong the accepted answers are, against how many are accepted."""
-    figure, (one,) = new_figure(1, width=7.4)
-    for view, colour in zip(data.scores.values(), _colours(), strict=False):
-        order = np.argsort(-view.in_distribution, kind="stable")
-        answered = np.arange(1, len(order) + 1)
-        risk = np.cumsum(~view.right[order]) / answered
-        keep = answered >= max(20, len(order) // 100)  # the first few answers are noise
-        strong = view in data.highlighted
-        one.plot(
-            (answered / len(order))[keep],
-            risk[keep],
-            color=colour,
-            linewidth=2.2 if strong else 1.0,
-            alpha=1 if strong else 0.7,
-            label=view.title,
-        )
-    accepted = data.default.in_distribution > data.default_threshold
-    if accepted.any():
-        here = (float(accepted.mean()), float((~data.default.right[accepted]).mean()))
-        one.plot(*here, "o", color=SERIES[list(data.scores).index(data.default.name) % len(SERIES)], markersize=8)
-        one.annotate(
-            "the gate as it ships",
-            here,
-            xytext=(10, -14),
-            textcoords="offset points",
-            ha="left",
-            fontsize=9,
-            color=FAINT,
-        )
-    for axis in (one.xaxis, one.yaxis):
-        axis.set_major_formatter(PercentFormatter(1, decimals=None))
-    one.set_ylim(bottom=0)
-    label(
-        one, "Wrong answers against answers given", "share of images answered", "wrong among the answered", legend=False
-    )
-    one.legend(frameon=False, fontsize=9, loc="upper left")
-    return figure
-
-
 def calibration_diagram(data: ReportData) -> Figure:
     """The share of correct answers, against the promised probability."""
     figure, axes = new_figure(2 if "confidence" in data.scores else 1, height=4.2)
@@ -168,7 +127,7 @@ def binned(promised: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Floats, 
 
 
 def _mark_thresholds(axes: Axes, view: ScoreView) -> None:
-    marks = [(view.ood_threshold, "δ from other images", OOD, "--")]
+    marks = [] if view.ood_threshold is None else [(view.ood_threshold, "δ from other images", OOD, "--")]
     if view.misclassified_threshold is not None:
         marks.append((view.misclassified_threshold, "δ from own mistakes", MISTAKE, "-."))
     for threshold, name, colour, dashes in marks:
@@ -178,12 +137,3 @@ def _mark_thresholds(axes: Axes, view: ScoreView) -> None:
 
 def _colours() -> tuple[str, ...]:
     return SERIES * 3  # with more sets than colours, colours repeat
-
-
-PICTURES: dict[str, Callable[[ReportData], Figure]] = {
-    "histograms": histograms,
-    "detection-error": detection_errors,
-    "roc": roc_curves,
-    "risk-coverage": risk_coverage,
-    "calibration": calibration_diagram,
-}

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.model.bundle import Bundle, Manifest, load_bundle
-from service.model.scores import RELATIVE_SCORES, Floats, ScoreName, shown, softmax
+from service.model.manifest import PAIR_SCORES
+from service.model.scores import RELATIVE_SCORES, Floats, ScoreName, softmax
 from service.model.session import Device
 from training.calibration.calibrate import display_of
+from training.calibration.pair_policies import Pair, PairScores
 from training.calibration.recommend import Recommendation, best_score
 from training.data.splits import Images
 from training.errors import DataError
@@ -24,42 +26,7 @@ from training.evaluation.outputs import BundleOutputs, ImageSet
 from training.evaluation.progress import Progress, silent
 from training.evaluation.scores import NetworkScores
 from training.metrics.detection import detection_error
-
-SCORE_TITLES: dict[ScoreName, str] = {
-    "confidence": "learned confidence",
-    "confidence_preprocessed": "learned confidence, image nudged first",
-    "max_softmax": "largest softmax probability",
-    "odin": "ODIN",
-    "energy": "energy",
-    "max_logit": "largest logit",
-    "typicality": "typicality",
-}
-
-
-@dataclass(frozen=True)
-class ScoreView:
-    """One score of all test images, on its unbounded scale, with the thresholds from calibration."""
-
-    name: ScoreName
-    in_distribution: Floats
-    right: NDArray[np.bool_]
-    ood: dict[str, Floats]  # by set; all_images is not repeated beside its parts
-    misclassified_threshold: float | None  # δ, chosen on the model's own calibration images
-    ood_threshold: float  # δ, chosen on calibration images of the OOD sets
-    location: float = 0.0
-    scale: float = 1.0
-
-    @property
-    def title(self) -> str:
-        return SCORE_TITLES[self.name]
-
-    @property
-    def all_ood(self) -> Floats:
-        return np.concatenate(list(self.ood.values()))
-
-    def shown(self, values: Floats) -> Floats:
-        """Between 0 and 1, as the service shows it."""
-        return shown(values, self.location, self.scale)
+from training.report.views import PairView, ScoreView
 
 
 @dataclass(frozen=True)
@@ -78,6 +45,7 @@ class ReportData:
     probabilities: Floats  # [N,K] at the bundle's temperature
     ood_images: dict[str, Images]
     ood_answers: dict[str, NDArray[np.int64]]
+    pair: PairView | None = None  # None: a bundle of schema_version 1
 
     @property
     def default(self) -> ScoreView:
@@ -92,6 +60,31 @@ class ReportData:
     def highlighted(self) -> tuple[ScoreView, ...]:
         """The default score and, if it is another one, the best."""
         return (self.default,) if self.best is self.default else (self.default, self.best)
+
+    @property
+    def default_pair(self) -> PairView | None:
+        """None if the default gate asks about one score."""
+        return self.pair if self.manifest.default.score is None else None
+
+    @property
+    def rankings(self) -> tuple[ScoreView, ...]:
+        """Every score, and last the pair as a ranking: what curves are drawn of."""
+        return (*self.scores.values(), *(() if self.pair is None else (self.pair.ranking,)))
+
+    @property
+    def accepted(self) -> NDArray[np.bool_]:
+        """Which in-distribution test images the default gate accepts."""
+        pair = self.default_pair
+        return self.default.in_distribution > self.default_threshold if pair is None else ~pair.own_refusals.any
+
+    def accepted_of(self, name: str) -> NDArray[np.bool_]:
+        """Which images of an OOD set the default gate accepts."""
+        pair = self.default_pair
+        return self.default.ood[name] > self.default_threshold if pair is None else ~pair.ood_refusals(name).any
+
+    @property
+    def accepted_ood(self) -> NDArray[np.bool_]:
+        return np.concatenate([self.accepted_of(name) for name in self.default.ood])
 
     @property
     def default_threshold(self) -> float:
@@ -165,6 +158,43 @@ def gather(
             images.name.removesuffix(" test"): scores.outputs.clean(images)["logits"].argmax(axis=1)
             for images in parts.values()
         },
+        pair=_pair(bundle.manifest, scores, calibration, test, parts, right),
+    )
+
+
+def _pair(
+    manifest: Manifest,
+    scores: NetworkScores,
+    calibration: ImageSet,
+    test: ImageSet,
+    parts: dict[str, ImageSet],
+    right: NDArray[np.bool_],
+) -> PairView | None:
+    """The default pair; of a bundle whose default is a single score, the first one."""
+    if manifest.pairs is None:
+        return None
+    default, policies = manifest.default, manifest.pairs.policies
+    policy = default.policy if default.score is None else next(iter(policies))
+    chosen = policies[policy]
+
+    def both(images: ImageSet, correct: NDArray[np.bool_] | None = None) -> PairScores:
+        familiarity, certainty = (scores.of(score, [images], None) for score in PAIR_SCORES)
+        return PairScores(familiarity, certainty, correct)
+
+    sets = {images.name.removesuffix(" test"): images for images in parts.values()}
+    return PairView(
+        policy=policy,
+        pair=Pair(chosen.familiarity, chosen.certainty, chosen.how),
+        own=both(test, right),
+        ood={name: both(images) for name, images in sets.items()},
+        ranking=ScoreView(
+            name="pair",
+            in_distribution=scores.of_pair([test], calibration),
+            right=right,
+            ood={name: scores.of_pair([images], calibration) for name, images in sets.items()},
+            misclassified_threshold=None,
+            ood_threshold=None,
+        ),
     )
 
 

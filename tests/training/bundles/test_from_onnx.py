@@ -14,6 +14,7 @@ from PIL import Image
 from service.model.bundle import load_bundle
 from service.model.scores import softmax
 from service.model.session import open_session
+from training.bundles.first_screen import first_screen
 
 LABELS = ("dark", "bright", "red")
 SIDE = 12
@@ -87,6 +88,9 @@ def test_imported_model_answers_as_the_original(tmp_path, photos, layout, ends_i
     )
     assert done.returncode == 0, done.stderr
     bundle = load_bundle(target)
+    assert "\n".join(first_screen(bundle.manifest)) in done.stdout
+    assert "## Limits" not in done.stdout  # the first screen, not the whole card
+    assert "next: confgate serve --models " in done.stdout
     assert set(bundle.manifest.scores) == {
         *("max_softmax", "energy", "max_logit", "neighbours", "typicality", "certainty", "odin"),
     }

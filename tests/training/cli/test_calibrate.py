@@ -68,6 +68,10 @@ def table(text):
     return {(row[0], row[1]): dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)}
 
 
+def _line(text, start):
+    return next(line for line in text.splitlines() if line.startswith(start))
+
+
 def test_a_bundle_gets_a_new_version_without_training(place, confgate_train):
     """Graphs keep their hashes; every score and policy is there; what the table says can be counted again."""
     old, new = place / "models" / "colours" / "1", place / "models" / "colours" / "2"
@@ -89,7 +93,12 @@ def test_a_bundle_gets_a_new_version_without_training(place, confgate_train):
     assert "Version 1 under new thresholds" in card
     assert "ε has the least detection error between calibration images and held-out images of night" in card
     assert "calibrate models/colours/1 --data photos --ood night" in card
-    pairs, singles = text.split("\n\n")
+    first, next_step = text[text.index("# colours version 2") :].split(f"wrote {new}; the whole card is ")
+    assert card.startswith(first)  # and no more of it is printed
+    assert first.count("\n") <= 15
+    assert f"\nnext: confgate serve --models {place / 'models'}\n" in next_step
+    assert f"\nnext: confgate-train report {new} --ood " in next_step
+    pairs, singles, *_ = text.split("\n\n")
     rows = table(singles)
     images, labels = photographs(900, 0)
     outputs = opened_bundle(load_bundle(new)).run(images, after.scores["confidence_preprocessed"].epsilon)
@@ -105,7 +114,7 @@ def test_a_bundle_gets_a_new_version_without_training(place, confgate_train):
     # Dark images have small logits: energy sees them at once.
     assert float(rows["energy", "ood_holdout"]["caught: night"].rstrip("%")) > 99
     recommended = re.search(r"to catch OOD images, use (\w+): .* AUROC, 900 against 1,000", text)
-    areas = {name: float(value) for name, value in re.findall(r"(\w+) ([\d.]+)%[,.]", text.splitlines()[-4])}
+    areas = {name: float(value) for name, value in re.findall(r"(\w+) ([\d.]+)%[,.]", _line(text, "to catch OOD"))}
     assert recommended is not None
     assert areas[recommended[1]] == max(areas.values())
     expected = auroc(scored["confidence"][right], scored["confidence"][~right])

@@ -8,6 +8,7 @@ from service.model.bundle import load_bundle
 from service.model.scores import log_odds_of_max, log_sum_exp
 from service.model.session import open_session
 from tests.conftest import SIDE, make_bundle
+from tests.pair_bundles import make_pair_bundle
 from training.evaluation.outputs import BundleOutputs, ImageSet
 from training.evaluation.scores import NetworkScores
 
@@ -48,6 +49,24 @@ def test_an_older_bundle_has_the_newer_scores_too(tmp_path):
     logits = scores.outputs.clean(ImageSet("images", IMAGES))["logits"]
     assert found["energy"].tolist() == log_sum_exp(logits).tolist()
     assert found["max_softmax"].tolist() == log_odds_of_max(logits).tolist()
+
+
+def test_a_bundle_that_asks_two_questions_has_its_own_scores(tmp_path):
+    """Neighbours and certainty are there as the service computes them, and the pair ranks images between 0 and 1."""
+    bundle = load_bundle(make_pair_bundle(tmp_path / "models").folder)
+    scores = NetworkScores(BundleOutputs(bundle, tmp_path / "scores", "cpu"))
+    assert {"neighbours", "typicality", "certainty"} <= set(scores.names)
+    assert scores.has_pair
+    assert not scores_under(tmp_path / "older").has_pair
+    images = ImageSet("images", IMAGES)
+    outputs = open_session(bundle, "forward", "cpu").run(IMAGES)
+    for name in ("neighbours", "certainty"):
+        expected = bundle.manifest.scores[name].of_images(name, outputs)
+        np.testing.assert_allclose(scores.of(name, [images], None), expected, rtol=1e-5)
+    certainty = scores.of("certainty", [images], None)
+    rank = [(certainty <= value).mean() for value in certainty]
+    familiarity = bundle.manifest.scores["typicality"].shown(scores.of("typicality", [images], None))
+    np.testing.assert_allclose(scores.of_pair([images], images), np.minimum(familiarity, rank))
 
 
 def test_images_of_another_size_are_resized_as_served(tmp_path):

@@ -86,6 +86,10 @@ def test_each_table_has_its_figures(committed):
         "| set | baseline | ODIN | confidence | confidence + preprocessing | energy (branch net) |"
         in blocks["separation"]
     )
+    area = 1000 * sum(row["metrics"]["augrc_20_ood"] for row in rows) / 2
+    of_augrc = blocks["separation"].partition("n = 2: AUGRC × 1000 with 20 % OOD images ↓\n")[2]
+    assert f"{area:.1f} ± 0.0" in next(line for line in of_augrc.splitlines() if line.startswith("| All Images"))
+    assert "an accepted one counts as a wrong answer" in of_augrc
     assert "2 (seed 0, 1)" in blocks["trainings"]
     assert "5.28 / 5.44" in blocks["trainings"]  # the paper's classification error of VGG13
     assert "`docs/results/compact-cifar10-seed1.json`: `confgate-train evaluate" in blocks["trainings"]

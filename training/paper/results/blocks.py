@@ -9,15 +9,17 @@ from training.evaluation.tables import (
     HOW_EPSILON,
     LOWER_IS_BETTER,
     METRIC_TITLES,
-    SIDE_BY_SIDE,
     TITLE_OF_METHOD,
+    WHAT_AUGRC_IS,
     TextTable,
+    metrics_of,
     pair_cell,
     per_cent,
     side_by_side,
     threshold_table,
 )
 from training.metrics.detection import METRICS
+from training.metrics.mixed_traffic import MIXED_AUGRC
 from training.paper.published import (
     THRESHOLD_METRICS,
     citation,
@@ -35,7 +37,7 @@ _PAPERS = f"VGG13, paper (n = {published_trainings()})"
 # The methods of the tables of separation, in the order of comparison.
 SHOWN = (
     *("baseline", "odin", "confidence", "confidence_preprocessed", "branch_energy", "baseline_energy"),
-    *("branch_typicality", "branch_max_softmax"),
+    *("branch_typicality", "branch_max_softmax", "branch_neighbours", "branch_certainty", "branch_pair"),
 )
 
 
@@ -121,9 +123,10 @@ def _separation(result: Result) -> list[str]:
             side_by_side(where, result.group, _all_first(result), metric, present),
             title=f"{where}: {METRIC_TITLES[metric]}",
         )
-        for metric in SIDE_BY_SIDE
+        for metric in metrics_of(result.group)
     )
-    return [*(table.markdown() for table in tables), f"{where}: {how}.\n"]
+    said = [f"{where}: {how}.\n"] + ([f"{WHAT_AUGRC_IS}\n"] if result.group.has(MIXED_AUGRC) else [])
+    return [*(table.markdown() for table in tables), *said]
 
 
 def _n(result: Result) -> int:
