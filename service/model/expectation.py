@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.model.gate import Gate
+from service.model.gate import Gate, Reason
 from service.model.manifest import Manifest
 from service.model.pairs import JointHistogram
 from service.model.references import Histogram
@@ -27,6 +27,12 @@ class Expectation:
     unsure: float
     unfamiliar_margin: float
     unsure_margin: float
+
+    def of(self, reason: Reason) -> tuple[float, float]:
+        """The share that is refused for this reason, and its margin."""
+        if reason == "unfamiliar":
+            return self.unfamiliar, self.unfamiliar_margin
+        return self.unsure, self.unsure_margin
 
 
 def expectation_of(manifest: Manifest, gate: Gate) -> Expectation:

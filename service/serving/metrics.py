@@ -243,13 +243,10 @@ class Metrics:
         if gate.certainty_threshold_shown is not None:
             self.policy_certainty.labels(*labels).set(gate.certainty_threshold_shown)
         self.policy_expected.labels(*labels).set(expected.rate)
-        shares: dict[Reason, tuple[float, float]] = {
-            "unfamiliar": (expected.unfamiliar, expected.unfamiliar_margin),
-            "unsure": (expected.unsure, expected.unsure_margin),
-        }
         for reason in reasons_of(labels[-1]):
-            self.policy_refusals.labels(*labels, reason).set(shares[reason][0])
-            self.policy_refusals_margin.labels(*labels, reason).set(shares[reason][1])
+            share, margin = expected.of(reason)
+            self.policy_refusals.labels(*labels, reason).set(share)
+            self.policy_refusals_margin.labels(*labels, reason).set(margin)
         self.policy_margin.labels(*labels).set(expected.margin)
         self.policy_images.labels(*labels).set(expected.n)
 
