@@ -179,7 +179,7 @@ def _draw_images(figure: SubFigure, run: Run) -> None:
     for row, reason in zip(rows, kinds, strict=True):
         for axis in row:
             axis.set_axis_off()
-        row[0].text(0, 0.5, f"{reason or 'accepted'}\nat the end", transform=row[0].transAxes,
+        row[0].text(0, 0.5, f"{reason or 'accepted'}\n(newest)", transform=row[0].transAxes,
                     fontsize=11, fontweight="bold", color=RED if reason else GREEN, va="center")  # fmt: skip
         newest = [answer for answer in reversed(run.answers) if answer.reason == reason][:THUMBNAILS]
         for axis, answer in zip(row[1:], newest, strict=False):
@@ -212,7 +212,7 @@ def _quiet(axis: Axes, ticks: int) -> None:
     axis.set_axisbelow(True)
     axis.tick_params(length=0, labelsize=9, labelcolor=QUIET)
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axis.yaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10]))
+    axis.yaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10]))
 
 
 def _pretty(name: str) -> str:
