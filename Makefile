@@ -28,7 +28,7 @@ help: ## list the tasks
 serve: $(VENV)/.serve ## set up what it needs and serve models/ on port 8000
 	$(BIN)/confgate serve --models $(MODELS)
 
-demo: $(VENV)/.demo ## watch gate and alert at work (DURATION=seconds FOREIGN=fashion_mnist|uniform|...)
+demo: $(VENV)/.demo ## watch gate and alerts at work (DURATION=seconds FOREIGN=fashion_mnist|uniform|...)
 	$(BIN)/python -m demo --duration $(or $(DURATION),210) --foreign $(FOREIGN) $(DEMO_FLAGS)
 
 test: $(VENV)/.dev ## set up what it needs and run all tests

@@ -1,9 +1,9 @@
 """`make demo`, or `python -m demo`: shows what a confidence gate is for.
 
 Starts the service with the shipped cifar10 model, and Prometheus with the shipped alert rules if it is installed. Sends
-CIFAR-10 images, then a slowly growing share of out-of-distribution (OOD) images. Shows the refused share and the share
-that calibration expects, when the alert fires, and the accuracy of accepted answers and of all answers. Ends with a
-picture.
+CIFAR-10 images, then a slowly growing share of out-of-distribution (OOD) images. Shows what is refused as unfamiliar
+and as unsure beside the shares that calibration expects, which alert fires when, and the accuracy of accepted answers
+and of all answers. Ends with a picture.
 """
 
 import shutil
@@ -21,7 +21,7 @@ from rich.console import Console
 
 from demo.answers import write_lines
 from demo.errors import DemoError
-from demo.faster_rules import ALERT, timing, write_configuration
+from demo.faster_rules import timing, write_configuration
 from demo.images import KNOWN, foreign_images, known_images
 from demo.messages import print_result, print_start, write_summary
 from demo.picture import draw
@@ -113,11 +113,14 @@ def follow(run: Run, traffic: Traffic, watch: Watch, console: Console, children:
 
 
 def is_over(run: Run, elapsed: float) -> bool:
-    """Whether the schedule has ended, and no alert is about to fire."""
+    """Whether the schedule has ended, and none of the gate's own alerts is about to fire."""
     if elapsed < run.schedule.seconds:
         return False
-    on_its_way = run.firing_at is None and any(
-        ALERT in reading.alerts or reading.outside for reading in run.readings[-1:]
+    on_its_way = any(
+        run.firing_at(one.alert) is None
+        and (one.alert in reading.alerts or (one.reason in reading.shares and reading.shares[one.reason].outside))
+        for reading in run.readings[-1:]
+        for one in run.gate.watched
     )
     return not on_its_way or elapsed > run.schedule.seconds + 2 * (run.timing.window + run.timing.hold)
 

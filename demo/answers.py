@@ -5,6 +5,7 @@ count as errors; without a gate all of them do.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,8 +21,9 @@ class Answer:
     truth: int | None  # its class; None for an OOD image
     class_id: int  # the model's class
     label: str
-    confidence: float
+    confidence: float | None  # None: the model has no confidence branch
     accepted: bool
+    reason: str | None  # why it was refused: unfamiliar or unsure; None if it was accepted
 
     @property
     def foreign(self) -> bool:
@@ -42,10 +44,18 @@ class Tally:
     accepted: int = 0
     accepted_foreign: int = 0
     accepted_right: int = 0
+    unfamiliar: int = 0
+    unsure: int = 0
+    unfamiliar_foreign: int = 0
+    unsure_foreign: int = 0
 
     @property
     def refused_share(self) -> float | None:
         return _share(self.images - self.accepted, self.images)
+
+    def share_refused_as(self, reason: str) -> float | None:
+        """The share of all images that is refused for this reason."""
+        return _share(self.unfamiliar if reason == "unfamiliar" else self.unsure, self.images)
 
     @property
     def foreign_share(self) -> float | None:
@@ -70,16 +80,17 @@ class Tally:
 
 def tally(answers: Iterable[Answer]) -> Tally:
     """Counts the answers."""
-    images = foreign = right = accepted = accepted_foreign = accepted_right = 0
+    counts: Counter[str] = Counter()
     for answer in answers:
-        images += 1
-        foreign += answer.foreign
-        right += answer.right
+        decision = "accepted" if answer.accepted else answer.reason or ""
+        counts["images"] += 1
+        counts["foreign"] += answer.foreign
+        counts["right"] += answer.right
+        counts[decision] += 1
+        counts[f"{decision}_foreign"] += answer.foreign
         if answer.accepted:
-            accepted += 1
-            accepted_foreign += answer.foreign
-            accepted_right += answer.right
-    return Tally(images, foreign, right, accepted, accepted_foreign, accepted_right)
+            counts["accepted_right"] += answer.right
+    return Tally(**counts)
 
 
 def between(answers: Sequence[Answer], start: float, end: float) -> list[Answer]:

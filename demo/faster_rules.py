@@ -16,8 +16,10 @@ from demo.errors import DemoError
 
 SHIPPED = Path(__file__).parent.parent / "docker" / "prometheus"
 JOB = "confgate"
-ALERT = "ConfgateRejectionRateOff"
-RATE = "confgate:policy_rejection_rate:10m"
+# The alert on what a gate refuses: a pair has one for each reason, a gate of one score has one in all.
+PAIR_ALERTS = {"unfamiliar": "ConfgateUnfamiliarRateOff", "unsure": "ConfgateUnsureRateOff"}
+ONE_SCORE_ALERT = "ConfgateRejectionRateOff"
+RATE = "confgate:policy_refusal_rate:10m"
 
 LEAST_INTERVAL_SECONDS = 1
 UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000}
@@ -28,7 +30,7 @@ IN_EXPRESSION = re.compile(r"\[[^\]]*\]|\boffset\s+-?" + DURATION.pattern)
 
 @dataclass(frozen=True)
 class Timing:
-    """The window of the watched alert, and how long its condition must hold; in seconds of the demonstration."""
+    """The window of the watched alerts, and how long a condition must hold; in seconds of the demonstration."""
 
     window: float
     hold: float
@@ -63,11 +65,11 @@ def faster_rules(groups: dict[str, Any], speed: float) -> dict[str, Any]:
 
 
 def timing(speed: float) -> Timing:
-    """The timing of the watched alert, from the shipped rules."""
+    """The timing of the watched alerts, which is one for all of them, from the shipped rules."""
     rules = {rule.get("alert") or rule["record"]: rule for rule in _shipped_rules()}
     window = re.search(r"\[([^\]]+)\]", rules[RATE]["expr"])
     assert window is not None
-    return Timing(seconds(window[1]) / speed, seconds(rules[ALERT]["for"]) / speed)
+    return Timing(seconds(window[1]) / speed, seconds(rules[ONE_SCORE_ALERT]["for"]) / speed)
 
 
 def write_configuration(folder: Path, target: str, speed: float) -> Path:

@@ -6,11 +6,11 @@ from pathlib import Path
 from rich.console import Console
 
 from demo.answers import Tally, tally
-from demo.faster_rules import ALERT, Timing
+from demo.faster_rules import Timing
 from demo.images import KNOWN, ImageSet
+from demo.operator_view import timeline, verdict
 from demo.processes import Gate
 from demo.run import Run, clock, percent
-from demo.watching import LEAST_IMAGES
 
 
 def print_start(
@@ -28,7 +28,8 @@ def print_start(
     _say(
         console,
         f"gate        policy {gate.policy} on {gate.compared}; calibration expects it to refuse "
-        f"{percent(gate.expected_rejection_rate)} (n = {gate.calibration_images:,})",
+        f"{' and '.join(f'{percent(one.expected)} as {one.reason}' for one in gate.watched)} "
+        f"(n = {gate.calibration_images:,})",
     )
     _say(console, f"images      {known.name}: {known.where}")
     _say(console, f"OOD images  {foreign.name}: {foreign.where}")
@@ -46,7 +47,8 @@ def print_start(
         _say(
             console,
             f"alerts      There is no `prometheus` on the PATH (Debian: apt install prometheus). The demonstration "
-            f"computes the condition of {ALERT} itself, from the answers; it judges no other alert.",
+            f"computes the condition of {' and '.join(gate.alerts)} itself, from the answers; it judges no other "
+            "alert.",
         )
     _say(
         console,
@@ -68,14 +70,20 @@ def on_all_test_images(gate: Gate) -> str | None:
 
 
 def print_result(console: Console, run: Run, out: Path) -> None:
-    """Accuracy, refused OOD images, the alert, and where the files are."""
+    """Accuracy, refused OOD images, what an operator would have seen, and where the files are."""
     whole, last = tally(run.answers), tally(a for a in run.answers if a.at > run.schedule.ramp[1])
     _say(console, "")
     _print_accuracy(console, "whole run", whole)
     if last.images:
         _print_accuracy(console, f"after {clock(run.schedule.ramp[1])}, {percent(last.foreign_share, 0)} OOD", last)
-    _say(console, f"{run.foreign.name} refused: {percent(whole.foreign_refused_share)} (n = {whole.foreign:,})")
-    _say(console, f"{ALERT}: {_alert(run)}, judged by {run.watched_by}")
+    reasons = ", ".join(f"{count:,} as {reason}" for reason, count in _foreign_refused(run, whole).items())
+    refused = f"{percent(whole.foreign_refused_share)} ({reasons}; n = {whole.foreign:,})"
+    _say(console, f"{run.foreign.name} refused: {refused}")
+    began = clock(run.schedule.ramp[0])
+    _say(console, f"what an operator would have seen (judged by {run.watched_by}; OOD images from {began} on):")
+    for line in timeline(run):
+        _say(console, f"  {line}")
+    _say(console, f"  {verdict(run)}")
     if reuse := run.reuse():
         _say(console, f"note: {reuse}; the figures are of these images.")
     if run.failures:
@@ -97,16 +105,9 @@ def _print_accuracy(console: Console, when: str, seen: Tally) -> None:
     )
 
 
-def _alert(run: Run) -> str:
-    pending, firing = run.pending_at, run.firing_at
-    if firing is not None:
-        since = "" if pending is None else f"pending at {clock(pending)}, "
-        return f"{since}firing at {clock(firing)} (OOD images from {clock(run.schedule.ramp[0])} on)"
-    if pending is not None:
-        return f"pending at {clock(pending)}, and the run ended before it fired"
-    fullest = max((reading.images for reading in run.readings), default=0)
-    few = f": it needs {LEAST_IMAGES} images in its window, and there were at most {fullest:.0f}"
-    return f"did not fire{few if fullest < LEAST_IMAGES else ''}"
+def _foreign_refused(run: Run, seen: Tally) -> dict[str, int]:
+    counts = {"unfamiliar": seen.unfamiliar_foreign, "unsure": seen.unsure_foreign}
+    return {one.reason: counts[one.reason] for one in run.gate.watched}
 
 
 def _say(console: Console, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The picture of a run: what was sent, what was refused, the accuracy of the rest, and a few of the images."""
+"""The picture of a run: what was refused and why, the alerts, the accuracy of the rest, and a few of the images."""
 
 import io
 import textwrap
@@ -12,7 +12,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from PIL import Image
 
 from demo.answers import Answer, Tally
-from demo.faster_rules import ALERT
+from demo.operator_view import timeline, verdict
+from demo.processes import Watched
 from demo.run import Run, clock, percent
 from demo.watching import ENDED, FIRING, PENDING, Reading
 
@@ -22,29 +23,38 @@ AMBER, RED = "#f59e0b", "#dc2626"
 LEAST_FOR_A_POINT = 30  # accepted images that a window needs to be drawn
 LABEL_WIDTH = 0.4  # share of the time axis that the words beneath a curve take
 THUMBNAILS = 12
+OPERATOR_LINES = 8  # of the timeline
 FOOTNOTE_WIDTH = 165  # characters in a line as wide as the picture
 
 
 def draw(run: Run, path: Path) -> None:
     """Writes the picture as PNG."""
-    figure = Figure(figsize=(10, 10.6), layout="constrained", facecolor="white")
-    parts = figure.subfigures(4, 1, height_ratios=[0.75, 7.0, 2.35, 0.55])
+    watched, told = run.gate.watched, _told(run)
+    heights = [0.75, 5.0 + 2.0 * len(watched), 0.45 + 0.19 * len(told), 1.18 * (1 + len(watched)), 0.55]
+    figure = Figure(figsize=(10, sum(heights)), layout="constrained", facecolor="white")
+    parts = figure.subfigures(5, 1, height_ratios=heights)
     assert isinstance(parts, np.ndarray)
-    head, charts, images, foot = parts
+    head, charts, operator, images, foot = parts
     head.text(0.015, 0.62, _headline(run), fontsize=15, fontweight="bold", color=INK, va="center")
     head.text(0.015, 0.1, _subtitle(run), fontsize=10, color=QUIET, va="center")
-    refused, accuracy, mixture = charts.subplots(3, 1, sharex=True, height_ratios=[3, 3, 1.2])
+    ratios = [3 if i == 0 else 2.4 for i in range(len(watched))] + [3, 1.2]
+    axes = charts.subplots(len(ratios), 1, sharex=True, height_ratios=ratios)
+    accuracy, mixture = axes[-2:]
     windows = [(reading, run.window(reading.at)) for reading in run.readings if reading.at > 0]
-    _draw_refused(refused, run)
+    for axis, one in zip(axes, watched, strict=False):
+        _draw_refused(axis, run, one)
     _draw_accuracy(accuracy, windows)
     _draw_mixture(mixture, run, windows)
-    for axis in (refused, accuracy, mixture):
+    for axis in axes:
         _quiet(axis, 2 if axis is mixture else 5)
         axis.set_xlim(0, run.ended_at)
         axis.axvline(run.schedule.ramp[0], color=QUIET, linewidth=0.8, linestyle=(0, (2, 3)))
     mixture.xaxis.set_major_locator(MaxNLocator(9, steps=[1, 1.5, 3, 6, 10]))
     mixture.xaxis.set_major_formatter(FuncFormatter(lambda value, _: clock(value)))
     mixture.set_xlabel("minutes : seconds of the run", fontsize=9, color=QUIET)
+    operator.text(0.015, 1 - 0.18 / heights[2], "What an operator would have seen", fontsize=11, color=INK,
+                  fontweight="bold", va="center")  # fmt: skip
+    operator.text(0.015, 1 - 0.36 / heights[2], "\n".join(told), fontsize=9, color=INK, va="top", linespacing=1.45)
     _draw_images(images, run)
     foot.text(0.015, 0.5, _footnote(run), fontsize=8, color=QUIET, va="center", linespacing=1.5)
     drawn = io.BytesIO()
@@ -55,8 +65,8 @@ def draw(run: Run, path: Path) -> None:
 
 
 def _headline(run: Run) -> str:
-    foreign, firing = _pretty(run.foreign.name), run.firing_at
-    if firing is None:
+    foreign = _pretty(run.foreign.name)
+    if not run.fired:
         return f"{foreign} mixed into CIFAR-10 traffic, and no alert"
     return f"{foreign} creeps into CIFAR-10 traffic: the gate refuses it, the alert fires"
 
@@ -69,28 +79,44 @@ def _subtitle(run: Run) -> str:
     )
 
 
-def _draw_refused(axis: Axes, run: Run) -> None:
-    shown = [reading for reading in run.readings if reading.rate is not None and reading.tolerance is not None]
-    at = np.array([reading.at for reading in shown])
-    rate = np.array([reading.rate for reading in shown])
-    expected = np.array([reading.expected for reading in shown])
-    band = np.array([reading.tolerance for reading in shown])
-    _title(axis, "Refused share, and what the alert rule tolerates")
+def _told(run: Run) -> list[str]:
+    """The timeline, without its middle where it is long, and what it tells."""
+    lines = timeline(run)
+    if (more := len(lines) - OPERATOR_LINES) > 0:
+        half = OPERATOR_LINES // 2
+        lines = [*lines[:half], f"    …  {more} more", *lines[-half:]]
+    return [*lines, verdict(run)]
+
+
+def _draw_refused(axis: Axes, run: Run, watched: Watched) -> None:
+    shown = [
+        (reading.at, reading.shares[watched.reason]) for reading in run.readings if watched.reason in reading.shares
+    ]
+    at = np.array([moment for moment, _ in shown])
+    rate = np.array([share.rate for _, share in shown])
+    expected = np.array([share.expected for _, share in shown])
+    band = np.array([share.tolerance for _, share in shown])
+    question = {"unfamiliar": "unlike what the model was made for", "unsure": "familiar, but of a class it cannot tell"}
+    means = f" ({question[watched.reason]})" if len(run.gate.watched) > 1 else ""
+    _title(axis, f"Refused as {watched.reason}{means}, and what {watched.alert} tolerates")
     axis.fill_between(at, np.maximum(expected - band, 0), expected + band, color=GREEN, alpha=0.13, linewidth=0)
-    axis.axhline(run.gate.expected_rejection_rate, color=GREEN, linewidth=1, linestyle=(0, (5, 3)))
+    axis.axhline(watched.expected, color=GREEN, linewidth=1, linestyle=(0, (5, 3)))
     axis.plot(at, rate, color=BLUE, linewidth=2)
-    axis.set_ylim(0, min(1, max([0.5, *rate]) * 1.2))
+    axis.set_ylim(0, min(1, max([0.1, *(expected + band)[at > run.timing.window], *rate]) * 1.2))
+    above = expected[-1] + band[-1] if len(band) else watched.expected
     axis.text(
-        run.ended_at * 0.995, run.gate.expected_rejection_rate - 0.015,
-        f"expected by calibration: {percent(run.gate.expected_rejection_rate)}", color=GREEN, fontsize=9, ha="right",
-        va="top",
+        run.ended_at * 0.995, above, f"expected by calibration: {percent(watched.expected)}", color=GREEN,
+        fontsize=9, ha="right", va="bottom",
     )  # fmt: skip
-    _draw_alert(axis, run)
+    _draw_alert(axis, run, watched.alert)
+    if watched == run.gate.watched[0]:
+        start, top = run.schedule.ramp[0], axis.get_ylim()[1]
+        axis.text(start - run.ended_at * 0.006, top * 0.72, "OOD images begin", color=QUIET, fontsize=9, ha="right")
 
 
-def _draw_alert(axis: Axes, run: Run) -> None:
-    """Shades the states of the watched alert, with a label at the start of each."""
-    events = [event for event in run.events if event.alert == ALERT]
+def _draw_alert(axis: Axes, run: Run, alert: str) -> None:
+    """Shades the states of an alert, with a label at the start of each."""
+    events = [event for event in run.events if event.alert == alert]
     for i, event in enumerate(events):
         end = events[i + 1].at if i + 1 < len(events) else run.ended_at
         if event.state == ENDED:
@@ -98,7 +124,7 @@ def _draw_alert(axis: Axes, run: Run) -> None:
         colour = {PENDING: AMBER, FIRING: RED}[event.state]
         axis.axvspan(event.at, end, color=colour, alpha=0.13, linewidth=0)
     top = axis.get_ylim()[1]
-    for state, colour, at in ((PENDING, AMBER, run.pending_at), (FIRING, RED, run.firing_at)):
+    for state, colour, at in ((PENDING, AMBER, run.pending_at(alert)), (FIRING, RED, run.firing_at(alert))):
         if at is not None:
             late = at > 0.8 * run.ended_at  # no room on the right
             side, height = ("right", 0.85) if state == FIRING and late else ("left", 0.95)
@@ -107,8 +133,6 @@ def _draw_alert(axis: Axes, run: Run) -> None:
             shift = run.ended_at * (-0.006 if side == "right" else 0.006)
             words = f"{'alert fires' if state == FIRING else 'alert pending'} {clock(at)}"
             axis.text(at + shift, top * height, words, color=colour, fontsize=10, fontweight="bold", va="top", ha=side)
-    start = run.schedule.ramp[0]
-    axis.text(start - run.ended_at * 0.006, top * 0.06, "OOD images begin", color=QUIET, fontsize=9, ha="right")
 
 
 def _draw_accuracy(axis: Axes, windows: Sequence[tuple[Reading, Tally]]) -> None:
@@ -149,14 +173,15 @@ def _draw_mixture(axis: Axes, run: Run, windows: Sequence[tuple[Reading, Tally]]
 
 
 def _draw_images(figure: SubFigure, run: Run) -> None:
-    """The newest accepted and refused images, with the class that the model gave them."""
-    rows = figure.subplots(2, THUMBNAILS + 1, width_ratios=[1.25, *[1] * THUMBNAILS])
-    for row, accepted in zip(rows, (True, False), strict=True):
+    """The newest accepted images, and the newest refused ones for each reason, with the class that they were given."""
+    kinds: list[str | None] = [None, *(one.reason for one in run.gate.watched)]
+    rows = figure.subplots(len(kinds), THUMBNAILS + 1, width_ratios=[1.25, *[1] * THUMBNAILS])
+    for row, reason in zip(rows, kinds, strict=True):
         for axis in row:
             axis.set_axis_off()
-        row[0].text(0, 0.5, "accepted\nat the end" if accepted else "refused\nat the end", transform=row[0].transAxes,
-                    fontsize=11, fontweight="bold", color=GREEN if accepted else RED, va="center")  # fmt: skip
-        newest = [answer for answer in reversed(run.answers) if answer.accepted == accepted][:THUMBNAILS]
+        row[0].text(0, 0.5, f"{reason or 'accepted'}\n(newest)", transform=row[0].transAxes,
+                    fontsize=11, fontweight="bold", color=RED if reason else GREEN, va="center")  # fmt: skip
+        newest = [answer for answer in reversed(run.answers) if answer.reason == reason][:THUMBNAILS]
         for axis, answer in zip(row[1:], newest, strict=False):
             _draw_image(axis, run, answer)
 
@@ -169,8 +194,8 @@ def _draw_image(axis: Axes, run: Run, answer: Answer) -> None:
 
 def _footnote(run: Run) -> str:
     lines = [
-        f"Above each thumbnail: the class that the model gave it, red if wrong. Alert {ALERT}: judged by "
-        f"{run.watched_by}, time {run.speed:g} × faster than in production.",
+        f"Above each thumbnail: the class that the model gave it, red if wrong. Alerts: judged by {run.watched_by}, "
+        f"time {run.speed:g} × faster than in production.",
         f"Images: {run.known.where}; {run.foreign.where}." + (f" {run.reuse()}." if run.reuse() else ""),
     ]
     return "\n".join(textwrap.fill(line, FOOTNOTE_WIDTH) for line in lines)
@@ -187,7 +212,7 @@ def _quiet(axis: Axes, ticks: int) -> None:
     axis.set_axisbelow(True)
     axis.tick_params(length=0, labelsize=9, labelcolor=QUIET)
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axis.yaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10]))
+    axis.yaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10]))
 
 
 def _pretty(name: str) -> str:

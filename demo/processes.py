@@ -12,12 +12,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from demo.errors import DemoError
+from demo.faster_rules import ONE_SCORE_ALERT, PAIR_ALERTS
 from demo.web import get_json
+from service.serving.score_metrics import PAIR, reasons_of
 
 ROOT = Path(__file__).parent.parent
 START_TIMEOUT_SECONDS = 120
 LOG_LINES_SHOWN = 3
-PAIR = "pair"  # the label `score` of pairs of thresholds in Prometheus
 
 
 class Child:
@@ -72,6 +73,15 @@ class Child:
 
 
 @dataclass(frozen=True)
+class Watched:
+    """A reason for which the gate refuses images, the share that calibration expects of it, and its alert."""
+
+    reason: str
+    expected: float
+    alert: str
+
+
+@dataclass(frozen=True)
 class Gate:
     """The model that answers and the policy that decides, as /v1/models describes them."""
 
@@ -83,6 +93,12 @@ class Gate:
     calibration_images: int
     labels: tuple[str, ...]
     evaluation: tuple[dict[str, Any], ...]
+    watched: tuple[Watched, ...]
+
+    @property
+    def alerts(self) -> tuple[str, ...]:
+        """The alerts on what this gate refuses."""
+        return tuple(watched.alert for watched in self.watched)
 
     @property
     def compared(self) -> str:
@@ -133,13 +149,20 @@ def gate_of(url: str, model: str) -> Gate:
     version = next(v for v in entry["versions"] if v["version"] == entry["default_version"])
     score, policy = version["default"]["score"] or PAIR, version["default"]["policy"]
     chosen = version["pairs"]["policies"][policy] if score == PAIR else version["scores"][score]["policies"][policy]
+    if score == PAIR:
+        expected = {reason: chosen["expected"][reason]["rate"] for reason in ("unfamiliar", "unsure", "total")}
+        alerts = PAIR_ALERTS
+    else:
+        expected = dict.fromkeys(("unfamiliar", "unsure", "total"), chosen["expected_rejection_rate"])
+        alerts = dict.fromkeys(PAIR_ALERTS, ONE_SCORE_ALERT)
     return Gate(
         model,
         version["version"],
         score,
         policy,
-        chosen["expected"]["total"]["rate"] if score == PAIR else chosen["expected_rejection_rate"],
+        expected["total"],
         chosen["n"],
         tuple(version["labels"]),
         tuple(version["evaluation"]),
+        tuple(Watched(reason, expected[reason], alerts[reason]) for reason in reasons_of(score)),
     )

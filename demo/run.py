@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from demo.answers import Answer, Tally, between, tally
-from demo.faster_rules import ALERT, Timing
+from demo.faster_rules import Timing
 from demo.images import ImageSet
 from demo.processes import Gate
 from demo.traffic import Schedule
@@ -37,17 +37,21 @@ class Run:
         """Counts of the alert's window that ends at a moment."""
         return tally(between(self.answers, at - self.timing.window, at))
 
-    @property
-    def firing_at(self) -> float | None:
-        """When the watched alert first fired."""
-        return next((event.at for event in self.events if event.alert == ALERT and event.state == FIRING), None)
+    def firing_at(self, alert: str) -> float | None:
+        """When an alert first fired."""
+        return next((event.at for event in self.events if event.alert == alert and event.state == FIRING), None)
+
+    def pending_at(self, alert: str) -> float | None:
+        """When an alert last became pending before it first fired, or before the end of the run."""
+        firing = self.firing_at(alert)
+        end = self.ended_at if firing is None else firing
+        found = [e.at for e in self.events if e.alert == alert and e.state == PENDING and e.at <= end]
+        return found[-1] if found else None
 
     @property
-    def pending_at(self) -> float | None:
-        """When the watched alert last became pending before it first fired, or before the end of the run."""
-        end = self.ended_at if self.firing_at is None else self.firing_at
-        found = [e.at for e in self.events if e.alert == ALERT and e.state == PENDING and e.at <= end]
-        return found[-1] if found else None
+    def fired(self) -> list[str]:
+        """Which of the gate's own alerts fired."""
+        return [alert for alert in self.gate.alerts if self.firing_at(alert) is not None]
 
     def reuse(self) -> str | None:
         """A note if images were sent more than once."""
@@ -68,6 +72,7 @@ class Run:
             "score": self.gate.score,
             "policy": self.gate.policy,
             "expected_rejection_rate": self.gate.expected_rejection_rate,
+            "expected_refusals": {watched.reason: watched.expected for watched in self.gate.watched},
             "known": {"name": self.known.name, "images": len(self.known), "from": self.known.where},
             "foreign": {"name": self.foreign.name, "images": len(self.foreign), "from": self.foreign.where},
             "reused": self.reuse(),
@@ -75,7 +80,10 @@ class Run:
             "largest_foreign_share": self.schedule.largest_share,
             "speed": self.speed,
             "watched_by": self.watched_by,
-            "alert": {"name": ALERT, "pending_at": self.pending_at, "firing_at": self.firing_at},
+            "alerts": [
+                {"name": alert, "pending_at": self.pending_at(alert), "firing_at": self.firing_at(alert)}
+                for alert in self.gate.alerts
+            ],
             "events": [asdict(event) for event in self.events],
             "failed_requests": self.failures,
             "whole_run": tally(self.answers).as_dict(),

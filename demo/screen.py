@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from demo.answers import tally
-from demo.faster_rules import ALERT
+from demo.processes import Watched
 from demo.run import Run, clock, percent
-from demo.watching import ENDED, FIRING, PENDING, Reading
+from demo.watching import ENDED, FIRING, PENDING, Reading, Share
 
-LOW_TERMINAL = 38  # lines
+LOW_TERMINAL, HIGH_TERMINAL = 38, 52  # lines
 AXIS = 7  # characters left of the chart
 WIDEST = 110
 BAR = 28
@@ -81,11 +81,18 @@ class PlainLines:
 
 def _line(run: Run, at: float, reading: Reading) -> str:
     recent = run.window(at)
-    band = "" if reading.tolerance is None else f" ± {reading.tolerance * 100:.1f}"
+    refused = "   ".join(_refused(one, reading.shares.get(one.reason)) for one in run.gate.watched)
     return (
-        f"{clock(at):>5}  OOD {percent(recent.foreign_share, 0):>5}   refused {percent(reading.rate):>6}, "
-        f"expected {reading.expected * 100:.1f}{band} %{' OUTSIDE' if reading.outside else ''}   "
+        f"{clock(at):>5}  OOD {percent(recent.foreign_share, 0):>5}   {refused}   "
         f"accuracy: accepted {percent(recent.accuracy_of_accepted)}, no gate {percent(recent.accuracy_without_gate)}"
+    )
+
+
+def _refused(watched: Watched, share: Share | None) -> str:
+    band = "" if share is None else f" ± {share.tolerance * 100:.1f}"
+    return (
+        f"{watched.reason} {percent(share.rate if share else None):>6}, expected {watched.expected * 100:.1f}{band} %"
+        f"{' OUTSIDE' if share and share.outside else ''}"
     )
 
 
@@ -93,7 +100,9 @@ def drawing(run: Run, at: float, width: int, height: int) -> RenderableType:
     """The whole block; a low terminal gets a shorter one."""
     low = height < LOW_TERMINAL
     reading = run.readings[-1] if run.readings else None
-    parts: list[RenderableType] = [_headline(run, at), _chart(run, width - 4, 0.1 if low else 0.05)]
+    several = len(run.gate.watched) > 1
+    step = (0.2 if low else 0.1 if height < HIGH_TERMINAL else 0.05) if several else (0.1 if low else 0.05)
+    parts: list[RenderableType] = [_headline(run, at), _charts(run, width - 4, step)]
     parts += [_accuracy(run, at, whole=not low), _alerts(run, reading, others=1 if low else 3)]
     if not low:
         parts = [line for part in parts for line in (part, Text())][:-1]
@@ -111,27 +120,16 @@ def _headline(run: Run, at: float) -> Text:
     return Text.assemble(("now sending ", "bold"), f"{phase}: {what} ({speed:.0f} images/s)")
 
 
-def _chart(run: Run, width: int, step: float) -> Text:
-    """Refused share over time with its band, and below it the alert's state and the share of OOD images."""
+def _charts(run: Run, width: int, step: float) -> Text:
+    """For each reason the refused share over time with its band and its alert; below them the share of OOD images."""
     columns, total = width - AXIS, run.ended_at
-    binned: list[Reading | None] = [None] * columns
-    for reading in run.readings:
-        if reading.rate is not None and reading.at >= 0:
-            binned[min(columns - 1, int(reading.at / total * columns))] = reading
     text = Text.assemble(
-        ("refused share", "bold"), f" of {run.timing.window:g} s  ", ("●", "green"), " inside  ", ("●", "bold red"),
-        " outside  ", ("      ", BAND), " the rule's band  ", ("┄", "cyan"), " expected\n",
+        f"shares of {run.timing.window:g} s  ", ("●", "green"), " inside  ", ("●", "bold red"), " outside  ",
+        ("      ", BAND), " the rule's band  ", ("┄", "cyan"), " expected\n",
     )  # fmt: skip
-    for row in range(round(_top(run) / step), -1, -1):
-        level = row * step
-        label = round(level * 100)
-        text.append((f"{label:4d} % " if label % 10 == 0 else "").ljust(AXIS), "grey62")
-        for shown in binned:
-            text.append(*_cell(shown, level, step, run.gate.expected_rejection_rate))
-        text.append("\n")
-    text.append("alert".ljust(AXIS))
-    text.append_text(_alert_lane(run, columns, total))
-    text.append("\n" + "OOD".ljust(AXIS))
+    for watched in run.gate.watched:
+        text.append_text(_chart(run, watched, columns, step))
+    text.append("OOD".ljust(AXIS))
     for column in range(columns):
         moment = (column + 0.5) * total / columns
         known = run.readings and moment <= run.readings[-1].at
@@ -140,31 +138,52 @@ def _chart(run: Run, width: int, step: float) -> Text:
     return text
 
 
-def _top(run: Run) -> float:
-    """The top of the scale: a little above the refused share if every OOD image were refused."""
-    expected = run.gate.expected_rejection_rate
-    return min(1.0, math.ceil((expected + run.schedule.largest_share * (1 - expected)) * 10 + 0.5) / 10)
+def _chart(run: Run, watched: Watched, columns: int, step: float) -> Text:
+    """The share that is refused for one reason, and below it the state of its alert."""
+    binned: list[Share | None] = [None] * columns
+    for reading in run.readings:
+        if watched.reason in reading.shares and reading.at >= 0:
+            binned[min(columns - 1, int(reading.at / run.ended_at * columns))] = reading.shares[watched.reason]
+    text = Text(f"{watched.reason}\n", "bold")
+    for row in range(math.ceil(_top(run, watched) / step - 1e-9), -1, -1):
+        level = row * step
+        label = round(level * 100)
+        text.append((f"{label:4d} % " if label % 10 == 0 else "").ljust(AXIS), "grey62")
+        for shown in binned:
+            text.append(*_cell(shown, level, step, watched.expected))
+        text.append("\n")
+    text.append("alert".ljust(AXIS))
+    return text.append_text(_alert_lane(run, watched.alert, columns)).append("\n")
 
 
-def _cell(reading: Reading | None, level: float, step: float, expected: float) -> tuple[str, str]:
+def _top(run: Run, watched: Watched) -> float:
+    """The top of the scale: above all that was seen; as unfamiliar, above the share if every OOD image were refused."""
+    seen = [reading.shares[watched.reason].rate for reading in run.readings if watched.reason in reading.shares]
+    foreign = 0.0 if watched.reason == "unsure" and len(run.gate.watched) > 1 else run.schedule.largest_share
+    highest = max([watched.expected + foreign * (1 - watched.expected), watched.expected + 0.1, *seen])
+    return min(1.0, math.ceil(highest * 10 + 0.5) / 10)
+
+
+def _cell(share: Share | None, level: float, step: float, expected: float) -> tuple[str, str]:
     """One character, which stands for values of `level` ± half a `step`."""
 
     def here(value: float) -> bool:
         return level - step / 2 <= value < level + step / 2
 
-    if reading is None or reading.rate is None or reading.tolerance is None:
+    if share is None:
         return ("┄", "grey37") if here(expected) else (" ", "")
-    band = BAND if abs(level - reading.expected) <= reading.tolerance else ""
-    if here(reading.rate):
-        return "●", f"{'bold red' if reading.outside else 'green'} {band}"
+    band = BAND if abs(level - share.expected) <= share.tolerance else ""
+    if here(share.rate):
+        return "●", f"{'bold red' if share.outside else 'green'} {band}"
     return ("┄", f"cyan {band}") if here(expected) else (" ", band)
 
 
-def _alert_lane(run: Run, columns: int, total: float) -> Text:
+def _alert_lane(run: Run, alert: str, columns: int) -> Text:
+    total = run.ended_at
     lane: list[tuple[str, str]] = [(" ", "")] * columns
     marks = {PENDING: ("░", "yellow"), FIRING: ("█", "red"), ENDED: (" ", "")}
     for event in run.events:
-        if event.alert == ALERT:
+        if event.alert == alert:
             first = min(columns - 1, max(0, int(event.at / total * columns)))
             lane[first:] = [marks[event.state]] * (columns - first)
     if run.readings:  # later columns are unknown
@@ -191,11 +210,13 @@ def _accuracy(run: Run, at: float, whole: bool) -> Table:
 
 def _alerts(run: Run, reading: Reading | None, others: int) -> Text:
     text = Text()
-    state, since = (reading.alerts if reading else {}).get(ALERT, ("not active", 0.0))
-    text.append(f"{ALERT} ", "bold")
-    text.append(state if state == "not active" else f"{state} since {clock(since)}", STATE_STYLES.get(state, "green"))
-    text.append(f"  (judged by {run.watched_by})", "grey62")
-    for event in [event for event in run.events if event.alert != ALERT][-others:]:
+    for alert in run.gate.alerts:
+        state, since = (reading.alerts if reading else {}).get(alert, ("not active", 0.0))
+        said = state if state == "not active" else f"{state} since {clock(since)}"
+        text.append(f"{alert} ", "bold")
+        text.append(f"{said}\n", STATE_STYLES.get(state, "green"))
+    text.append(f"(judged by {run.watched_by})", "grey62")
+    for event in [event for event in run.events if event.alert not in run.gate.alerts][-others:]:
         text.append(f"\n{clock(event.at):>5}  {event.alert} ")
         text.append(event.state, STATE_STYLES[event.state])
     return text

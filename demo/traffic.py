@@ -95,6 +95,7 @@ class Traffic:
                     label=answer["label"],
                     confidence=answer["confidence"],
                     accepted=answer["accepted"],
+                    reason=answer["reason"],
                 )
             )
         connection.close()

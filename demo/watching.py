@@ -1,4 +1,4 @@
-"""Watches the rejection rate, its band and the alerts: in Prometheus, or from the answers if it is not installed.
+"""Watches what is refused for each reason, its band and the alerts: in Prometheus, or from the answers without it.
 
 Both return a Reading. With Prometheus every value is its own. Without, the demonstration computes the rule's condition
 itself; a test compares that formula with what Prometheus records.
@@ -14,17 +14,32 @@ from typing import Any, Protocol
 
 from demo.answers import Answer, between, tally
 from demo.errors import DemoError
-from demo.faster_rules import ALERT, RATE, Timing
+from demo.faster_rules import RATE, Timing
 from demo.processes import START_TIMEOUT_SECONDS, Gate
 from demo.web import get_json
 
 IMAGES = "confgate:policy_images:increase10m"
-EXPECTED = "confgate:policy_expected_rejection_rate"
-TOLERANCE = "confgate:policy_rejection_rate:tolerance"
-RECORDED = (RATE, IMAGES, EXPECTED, TOLERANCE)
-LEAST_IMAGES = 30  # the rule ignores windows with fewer
+EXPECTED = "confgate:policy_expected_refusals"
+TOLERANCE = "confgate:policy_refusal_rate:tolerance"
+RECORDED = (RATE, EXPECTED, TOLERANCE)  # for each reason
+LEAST_IMAGES = 30  # the rules ignore windows with fewer
 
 PENDING, FIRING, ENDED = "pending", "firing", "ended"
+
+
+@dataclass(frozen=True)
+class Share:
+    """The share of the window's images that is refused for one reason, and what calibration expects of it."""
+
+    expected: float
+    rate: float
+    tolerance: float
+    images: float  # in the window
+
+    @property
+    def outside(self) -> bool:
+        """Whether the rate is outside the band, with enough images to judge."""
+        return self.images >= LEAST_IMAGES and abs(self.rate - self.expected) > self.tolerance
 
 
 @dataclass(frozen=True)
@@ -32,18 +47,16 @@ class Reading:
     """The values at one moment; times are seconds since the traffic began."""
 
     at: float
-    expected: float
-    rate: float | None = None  # refused share in the window
-    tolerance: float | None = None
-    images: float = 0.0  # in the window
+    shares: dict[str, Share] = field(default_factory=dict)  # by reason; empty while nothing is known
     alerts: dict[str, tuple[str, float]] = field(default_factory=dict)  # name → (pending or firing, since)
 
     @property
     def outside(self) -> bool:
-        """Whether the rate is outside the band, with enough images to judge."""
-        if self.rate is None or self.tolerance is None or self.images < LEAST_IMAGES:
-            return False
-        return abs(self.rate - self.expected) > self.tolerance
+        return any(share.outside for share in self.shares.values())
+
+    @property
+    def images(self) -> float:
+        return max((share.images for share in self.shares.values()), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -73,7 +86,7 @@ class PrometheusWatch:
 
     def __init__(self, url: str, gate: Gate, timing: Timing) -> None:
         self._url, self._gate, self._began = url, gate, 0.0
-        names = "|".join(RECORDED)
+        names = "|".join((*RECORDED, IMAGES))
         chosen = (
             f'{{__name__=~"{names}",model="{gate.model}",version="{gate.version}",'
             f'policy="{gate.policy}",score="{gate.score}"}}'
@@ -97,15 +110,27 @@ class PrometheusWatch:
 
     def read(self, at: float) -> Reading:
         found = self._get("query", query=self._query)["result"]
-        series = {one["metric"]["__name__"]: {t: float(value) for t, value in one["values"]} for one in found}
-        common = set.intersection(*map(set, series.values())) if len(series) == len(RECORDED) else set()
+        series = {
+            (one["metric"]["__name__"], one["metric"].get("reason")): {t: float(value) for t, value in one["values"]}
+            for one in found
+        }
+        reasons = [watched.reason for watched in self._gate.watched]
+        needed = [(IMAGES, None), *((name, reason) for name in RECORDED for reason in reasons)]
+        common = set.intersection(*(set(series.get(key, ())) for key in needed))
         alerts = self._alerts(at)
         if not common:
-            return Reading(at, self._gate.expected_rejection_rate, alerts=alerts)
-        # The newest moment at which all four series have a value.
-        newest = max(common)
-        now = {name: values[newest] for name, values in series.items()}
-        return Reading(newest - self._began, now[EXPECTED], now[RATE], now[TOLERANCE], now[IMAGES], alerts)
+            return Reading(at, alerts=alerts)
+        newest = max(common)  # the newest moment at which all series have a value
+        shares = {
+            reason: Share(
+                series[EXPECTED, reason][newest],
+                series[RATE, reason][newest],
+                series[TOLERANCE, reason][newest],
+                series[IMAGES, None][newest],
+            )
+            for reason in reasons
+        }
+        return Reading(newest - self._began, shares, alerts)
 
     def _alerts(self, at: float) -> dict[str, tuple[str, float]]:
         alerts: dict[str, tuple[str, float]] = {}
@@ -126,33 +151,33 @@ class PrometheusWatch:
 
 
 class OwnWatch:
-    """Without Prometheus: judges the condition of the one rule from the answers, and no other alert."""
+    """Without Prometheus: judges the conditions of the gate's own alerts from the answers, and no other alert."""
 
     source = "the demonstration itself, from the answers (no Prometheus)"
 
     def __init__(self, answers: Sequence[Answer], gate: Gate, timing: Timing) -> None:
         self._answers, self._gate, self._timing = answers, gate, timing
-        self._outside_since: float | None = None
+        self._outside_since: dict[str, float] = {}
 
     def begin(self, wall: float) -> None:
         pass  # answers carry their time since then
 
     def read(self, at: float) -> Reading:
-        seen, expected = tally(between(self._answers, at - self._timing.window, at)), self._gate.expected_rejection_rate
-        rate = seen.refused_share
-        if rate is None:
-            return Reading(at, expected)
-        reading = Reading(
-            at, expected, rate, tolerance(rate, seen.images, expected, self._gate.calibration_images), seen.images
-        )
-        if not reading.outside:
-            self._outside_since = None
-            return reading
-        if self._outside_since is None:
-            self._outside_since = at
-        fires = self._outside_since + self._timing.hold
-        alert = (FIRING, fires) if at >= fires else (PENDING, self._outside_since)
-        return Reading(at, expected, rate, reading.tolerance, seen.images, {ALERT: alert})
+        seen = tally(between(self._answers, at - self._timing.window, at))
+        reading = Reading(at)
+        for watched in self._gate.watched:
+            rate, expected = seen.share_refused_as(watched.reason), watched.expected
+            if rate is None:
+                continue
+            band = tolerance(rate, seen.images, expected, self._gate.calibration_images)
+            share = reading.shares[watched.reason] = Share(expected, rate, band, seen.images)
+            if not share.outside:
+                self._outside_since.pop(watched.alert, None)
+                continue
+            since = self._outside_since.setdefault(watched.alert, at)
+            fires = since + self._timing.hold
+            reading.alerts[watched.alert] = (FIRING, fires) if at >= fires else (PENDING, since)
+        return reading
 
 
 def tolerance(rate: float, images: float, expected: float, calibration_images: float) -> float:

@@ -1,29 +1,33 @@
-"""The operator's dashboard: is the service healthy, and does it refuse the share that calibration expects?"""
+"""The operator's dashboard: does the gate refuse the shares that calibration expects, and is the service healthy?"""
 
-from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.builders import dashboard, timeseries
 from panels import (
     MODEL,
-    POLICY,
     SCORE,
     VERSION,
     Panel,
     Steps,
     band,
     dashed,
+    expected_share,
     frame,
     heat_map,
+    in_force,
     limits,
     lines,
     number,
     quantile,
     query,
+    refused_share,
+    tolerated,
 )
 
-LIVE = f"confgate:policy_rejection_rate:10m{{{POLICY}}}"
-EXPECTED = f"confgate:policy_expected_rejection_rate{{{POLICY}}}"
-TOLERANCE = f"confgate:policy_rejection_rate:tolerance{{{POLICY}}}"
 # A request for an unknown model is counted with an empty label.
 REQUESTS = 'model=~"$model|"'
+OFF_BY = (
+    f"abs(confgate:policy_refusal_rate:10m{{{VERSION}}} - confgate:policy_expected_refusals) "
+    "/ confgate:policy_refusal_rate:tolerance"
+)
 PLAIN: Steps = [(None, "text")]
 
 
@@ -31,19 +35,56 @@ def operator_board() -> dashboard.Dashboard:
     board = frame(
         "confgate: operator",
         "confgate-operator",
-        "Is the service well, and does it refuse as many images as its calibration expects?",
+        "Does the gate refuse as many images as its calibration expects, for each reason, and is the service well?",
         several_versions=False,
     )
     for title, panels in (
+        ("What the gate refuses", _refused()),
         ("Now", _now()),
         ("Traffic", _traffic()),
-        ("The gate", _gate()),
+        ("What is refused, and what other policies would refuse", _gate()),
         ("Speed and saturation", _speed()),
     ):
         board.with_row(dashboard.Row(title))
         for panel in panels:
             board.with_panel(panel)
     return board
+
+
+def _refused() -> list[Panel]:
+    return [
+        _against_expected(
+            "unfamiliar",
+            "Unfamiliar images against what calibration expects",
+            "The rate of out-of-distribution images: the share that is unlike what the model was made for. More: a "
+            "wrong camera, a wrong client or a new product. ConfgateUnfamiliarRateOff",
+        ),
+        _against_expected(
+            "unsure",
+            "Unsure images against what calibration expects",
+            "The share that is familiar, but whose class the model cannot tell. More: harder cases, which a person "
+            "should see. ConfgateUnsureRateOff",
+        ),
+    ]
+
+
+def _against_expected(reason: str, title: str, meaning: str) -> timeseries.Panel:
+    live, expected, tolerance = refused_share(reason), expected_share(reason), tolerated(reason)
+    description = (
+        f"{meaning} fires outside the band for 15 minutes (ConfgateRejectionRateOff for a gate of one score, which "
+        "refuses for one reason and has 0 here for the other). The gate in force, over 10 minutes; the band is the "
+        "larger of 2 points, a quarter of the expected share and 4 standard errors."
+    )
+    panel = lines(
+        title,
+        description,
+        "percentunit",
+        query(live, "live"),
+        query(expected, "expected"),
+        query(f"{expected} + {tolerance}", "upper"),
+        query(f"clamp_min({expected} - {tolerance}, 0)", "lower"),
+    )
+    return band(dashed(panel, "expected"), lower="lower", upper="upper")
 
 
 def _now() -> list[Panel]:
@@ -64,17 +105,17 @@ def _now() -> list[Panel]:
         ),
         number(
             "Refused",
-            "Share of the images of the last 10 minutes that the chosen policy refuses.",
+            "Share of the images of the last 10 minutes that the gate in force refuses, for either reason.",
             "percentunit",
-            query(LIVE, "refused"),
+            query(in_force(f"confgate:policy_rejection_rate:10m{{{VERSION}}}"), "refused"),
             PLAIN,
         ),
         number(
             "Off by",
-            "How far that is from the expected share, in parts of what is tolerated. Above 100 % for 15 minutes, "
-            "ConfgateRejectionRateOff fires.",
+            "How far the unfamiliar or the unsure share is from the expected one, whichever is further, in parts of "
+            "what is tolerated. Above 100 % for 15 minutes, an alert fires.",
             "percentunit",
-            query(f"abs({LIVE} - {EXPECTED}) / {TOLERANCE}", "of the tolerance"),
+            query(f"max({in_force(f'({OFF_BY})')})", "of the tolerance"),
             [(None, "green"), (0.7, "orange"), (1, "red")],
         ),
         number(
@@ -106,12 +147,13 @@ def _traffic() -> list[Panel]:
             stacked=True,
         ),
         lines(
-            "Images by decision",
-            "Images per second by what was answered, under the policy that each request asked for.",
+            "Images by decision and reason",
+            "Images per second by what was answered, under the policy that each request asked for. Accepted images "
+            "have the reason `none`.",
             "cps",
             query(
-                f"sum by (decision) (rate(confgate_predictions_total{{{VERSION}}}[$__rate_interval]))",
-                "{{decision}}",
+                f"sum by (decision, reason) (rate(confgate_predictions_total{{{VERSION}}}[$__rate_interval]))",
+                "{{decision}}: {{reason}}",
             ),
             stacked=True,
         ),
@@ -120,46 +162,40 @@ def _traffic() -> list[Panel]:
 
 def _gate() -> list[Panel]:
     return [
-        band(
-            dashed(
-                lines(
-                    "Refused share against what calibration expects",
-                    "The chosen policy over 10 minutes. The band is the larger of 2 points, a quarter of the "
-                    "expected rate and 4 standard errors. Outside for 15 minutes, ConfgateRejectionRateOff fires.",
-                    "percentunit",
-                    query(LIVE, "live"),
-                    query(EXPECTED, "expected"),
-                    query(f"{EXPECTED} + {TOLERANCE}", "upper"),
-                    query(f"clamp_min({EXPECTED} - {TOLERANCE}, 0)", "lower"),
-                ),
-                "expected",
-            ),
-            lower="lower",
-            upper="upper",
-        ),
-        lines(
-            "What each policy would refuse",
-            "Each image is judged under every policy of every score computed for it, whatever was answered.",
-            "percentunit",
-            query(f"confgate:policy_rejection_rate:10m{{{VERSION}}}", "{{score}} / {{policy}}"),
-        ),
+        _every_policy("unfamiliar"),
+        _every_policy("unsure"),
+        _by_label("unfamiliar", "One label that stands out points at one kind of input; all labels, at their source."),
+        _by_label("unsure", "One label that stands out is a class that became hard to tell."),
         heat_map(
-            "Confidence over time",
-            "Images by the chosen score. What the model knows gathers at the top; what it does not, below.",
+            "Score over time",
+            "Images by the chosen score. What the model knows gathers at the top; what it does not, below. Of a pair, "
+            "typicality is familiarity and certainty is certainty.",
             "none",
             f"sum by (le) (increase(confgate_confidence_bucket{{{SCORE}}}[$__rate_interval]))",
-        ),
-        lines(
-            "Refused images by the label they would have had",
-            "One label that stands out points at one kind of input; all labels together, at the source of the images.",
-            "cps",
-            query(
-                f"sum by (label) (rate(confgate_rejections_by_label_total{{{VERSION}}}[$__rate_interval]))",
-                "{{label}}",
-            ),
-            stacked=True,
+            width=24,
         ),
     ]
+
+
+def _every_policy(reason: str) -> timeseries.Panel:
+    return lines(
+        f"What each policy would refuse as {reason}",
+        "Each image is judged under every policy, whatever was answered. Pairs are named pair / policy; a policy of "
+        "one score refuses for one reason.",
+        "percentunit",
+        query(f'confgate:policy_refusal_rate:10m{{{VERSION},reason="{reason}"}}', "{{score}} / {{policy}}"),
+    )
+
+
+def _by_label(reason: str, hint: str) -> timeseries.Panel:
+    chosen = f'{VERSION},reason="{reason}"'
+    return lines(
+        f"Refused as {reason}, by the label they would have had",
+        f"Images per second. {hint}",
+        "cps",
+        query(f"sum by (label) (rate(confgate_rejections_by_label_total{{{chosen}}}[$__rate_interval]))", "{{label}}"),
+        stacked=True,
+    )
 
 
 def _speed() -> list[Panel]:

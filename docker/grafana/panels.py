@@ -19,15 +19,15 @@ Panel = timeseries.Panel | stat.Panel | heatmap.Panel
 MODEL = 'model="$model"'
 VERSION = f'{MODEL},version=~"$version"'
 SCORE = f'{VERSION},score="$score"'
-POLICY = f'{SCORE},policy="$policy"'
+# Refusals for a low score of these are "unsure", for one of the others "unfamiliar"; as in service/model/scores.py.
+CERTAINTY_SCORES = "certainty|max_softmax|odin"
 
 
 def frame(title: str, uid: str, description: str, several_versions: bool) -> dashboard.Dashboard:
     """An empty dashboard with its variables, annotations and links."""
     loads = f"confgate_model_ready{{{MODEL}}} == 1 unless confgate_model_ready{{{MODEL}}} offset 1m == 1"
     versions = f"label_values(confgate_model_ready{{{MODEL}}}, version)"
-    scores = f"label_values(confgate_policy_threshold{{{MODEL}}}, score)"
-    policies = f'label_values(confgate_policy_threshold{{{MODEL},score="$score"}}, policy)'
+    scores = f"label_values(confgate_confidence_count{{{MODEL}}}, score)"
     return (
         dashboard.Dashboard(title)
         .uid(uid)
@@ -49,9 +49,34 @@ def frame(title: str, uid: str, description: str, several_versions: bool) -> das
         )
         .with_variable(variable("model", "Model", "A served model", "label_values(confgate_model_ready, model)"))
         .with_variable(variable("version", "Version", "Newest first", versions, several=several_versions, newest=True))
-        .with_variable(variable("score", "Score", "What is compared with a threshold", scores))
-        .with_variable(variable("policy", "Policy", "A named threshold on that score", policies))
+        .with_variable(variable("score", "Score", "Of the panels that show how a score is distributed", scores))
     )
+
+
+def in_force(series: str) -> str:
+    """Of a series the part whose policy decides for requests that name none."""
+    return f"{series} and on (model, version, policy, score) confgate:policy_in_force"
+
+
+def refusals(name: str, of_all: str, reason: str) -> str:
+    """A series of refusals for one reason, under the gate in force.
+
+    A gate of one score has one reason: for the other the series is 0, which is what that gate refuses for it.
+    """
+    found = f'{name}{{{VERSION},reason="{reason}"}} or ignoring (reason) 0 * {of_all}{{{VERSION}}}'
+    return f"({in_force(f'({found})')})"
+
+
+def refused_share(reason: str) -> str:
+    return refusals("confgate:policy_refusal_rate:10m", "confgate:policy_rejection_rate:10m", reason)
+
+
+def expected_share(reason: str) -> str:
+    return refusals("confgate:policy_expected_refusals", "confgate:policy_expected_rejection_rate", reason)
+
+
+def tolerated(reason: str) -> str:
+    return refusals("confgate:policy_refusal_rate:tolerance", "confgate:policy_rejection_rate:tolerance", reason)
 
 
 def quantile(q: float, metric: str, select: str, by: str = "le") -> str:

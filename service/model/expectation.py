@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.model.gate import Gate
+from service.model.gate import Gate, Reason
 from service.model.manifest import Manifest
 from service.model.pairs import JointHistogram
 from service.model.references import Histogram
@@ -17,7 +17,7 @@ from service.model.scores import HISTOGRAM_EDGES, SOFTMAX_SCORES, Floats
 class Expectation:
     """The share that calibration expects to be refused; for a custom threshold it is known only to within `margin`.
 
-    `rate` is the sum of `unfamiliar` and `unsure`.
+    `rate` is the sum of `unfamiliar` and `unsure`, each of which has its own margin: a pair may be exact in one.
     """
 
     rate: float
@@ -25,6 +25,14 @@ class Expectation:
     n: int
     unfamiliar: float
     unsure: float
+    unfamiliar_margin: float
+    unsure_margin: float
+
+    def of(self, reason: Reason) -> tuple[float, float]:
+        """The share that is refused for this reason, and its margin."""
+        if reason == "unfamiliar":
+            return self.unfamiliar, self.unfamiliar_margin
+        return self.unsure, self.unsure_margin
 
 
 def expectation_of(manifest: Manifest, gate: Gate) -> Expectation:
@@ -38,8 +46,9 @@ def expectation_of(manifest: Manifest, gate: Gate) -> Expectation:
         if policy is not None
         else read_histogram(score.reference, gate.threshold_shown)
     )
-    unsure = rate if gate.score in SOFTMAX_SCORES else 0.0
-    return Expectation(rate, margin, n, rate - unsure, unsure)
+    if gate.score in SOFTMAX_SCORES:
+        return Expectation(rate, margin, n, 0.0, rate, 0.0, margin)
+    return Expectation(rate, margin, n, rate, 0.0, margin, 0.0)
 
 
 def _of_pair(manifest: Manifest, gate: Gate) -> Expectation:
@@ -49,7 +58,7 @@ def _of_pair(manifest: Manifest, gate: Gate) -> Expectation:
     if policy is None:
         return read_joint_histogram(manifest.pairs.joint, gate.threshold_shown, gate.certainty_threshold_shown)
     expected = policy.expected
-    return Expectation(expected.total.rate, 0.0, policy.n, expected.unfamiliar.rate, expected.unsure.rate)
+    return Expectation(expected.total.rate, 0.0, policy.n, expected.unfamiliar.rate, expected.unsure.rate, 0.0, 0.0)
 
 
 def read_joint_histogram(joint: JointHistogram, familiarity: float, certainty: float) -> Expectation:
@@ -64,9 +73,15 @@ def read_joint_histogram(joint: JointHistogram, familiarity: float, certainty: f
     n = float(counts.sum())
     unfamiliar = float(rows @ counts.sum(axis=1)) / n
     unsure = float((1 - rows) @ counts @ columns) / n
-    margin = float(row_margins @ counts.sum(axis=1) + (1 - rows) @ counts @ column_margins) / n
+    unfamiliar_margin = float(row_margins @ counts.sum(axis=1)) / n
+    margin = unfamiliar_margin + float((1 - rows) @ counts @ column_margins) / n
     total = min(1.0, unfamiliar + unsure)
-    return Expectation(total, margin, int(n), unfamiliar, total - unfamiliar)
+    # Of a cell that a threshold divides, any share may be familiar and below the certainty that is asked for.
+    fewest = np.outer(np.where(row_margins > 0, 0, 1 - rows), np.where(column_margins > 0, 0, columns))
+    most = np.outer(np.where(row_margins > 0, 1, 1 - rows), np.where(column_margins > 0, 1, columns))
+    taken = np.outer(1 - rows, columns)
+    unsure_margin = float((counts * np.maximum(taken - fewest, most - taken)).sum()) / n
+    return Expectation(total, margin, int(n), unfamiliar, total - unfamiliar, unfamiliar_margin, unsure_margin)
 
 
 def _shares_below(edges: Sequence[float], threshold: float) -> tuple[Floats, Floats]:

@@ -193,6 +193,9 @@ class Metrics:
         self.policy_margin = gauge(
             "policy_expected_rejection_margin", "How far off that may be: a custom threshold lies in a bucket.", *policy
         )
+        self.policy_refusals_margin = gauge(
+            "policy_expected_refusals_margin", "How far off each of the expected refusals may be.", *policy, "reason"
+        )
         self.gate_ignored = gauge("gate_ignored", "1 where what an operator set cannot be in force.", *MODEL)
         self.policy_images = gauge("policy_calibration_images", "Images the expectation rests on.", *policy)
         self.policy_active = gauge("policy_active", "1 where requests that name no policy use it.", *policy)
@@ -219,7 +222,7 @@ class Metrics:
         self.refused_keys = counter("unauthorised_requests", "Requests without a key, or with an unknown one.")
         self.of_policy = (
             *(self.policy_threshold, self.policy_certainty, self.policy_expected, self.policy_refusals),
-            *(self.policy_margin, self.policy_images, self.policy_active),
+            *(self.policy_margin, self.policy_refusals_margin, self.policy_images, self.policy_active),
         )
         self._described = (*self.of_policy, self.gate_ignored, self.device_info)
         self._of_graph: tuple[Gauge | Histogram, ...] = (
@@ -240,9 +243,10 @@ class Metrics:
         if gate.certainty_threshold_shown is not None:
             self.policy_certainty.labels(*labels).set(gate.certainty_threshold_shown)
         self.policy_expected.labels(*labels).set(expected.rate)
-        shares: dict[Reason, float] = {"unfamiliar": expected.unfamiliar, "unsure": expected.unsure}
         for reason in reasons_of(labels[-1]):
-            self.policy_refusals.labels(*labels, reason).set(shares[reason])
+            share, margin = expected.of(reason)
+            self.policy_refusals.labels(*labels, reason).set(share)
+            self.policy_refusals_margin.labels(*labels, reason).set(margin)
         self.policy_margin.labels(*labels).set(expected.margin)
         self.policy_images.labels(*labels).set(expected.n)
 

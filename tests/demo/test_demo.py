@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from PIL import Image
 
 from demo.errors import DemoError
+from demo.faster_rules import PAIR_ALERTS
 from demo.images import foreign_images
 from demo.processes import gate_of
 from demo.watching import tolerance
@@ -42,6 +44,17 @@ def with_prometheus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str
     done = run_demo(out, "--duration", "10", "--speed", "150")
     assert done.returncode == 0, done.stderr
     return out, done.stdout
+
+
+@pytest.fixture(scope="module")
+def with_a_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """With Prometheus and a tiny model whose default is a pair."""
+    need("prometheus")
+    folder = tmp_path_factory.mktemp("pair")
+    make_pair_bundle(folder / "models", "cifar10")
+    done = run_demo(folder / "out", "--duration", "8", "--speed", "200", "--models", str(folder / "models"))
+    assert done.returncode == 0, done.stderr
+    return folder / "out", done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +103,7 @@ def test_the_accuracy_told_is_that_of_the_recorded_answers(kind: str, request: p
     assert "sent again and again" in said
 
 
-@pytest.mark.parametrize("kind", ["with_prometheus", "without_prometheus"])
+@pytest.mark.parametrize("kind", ["with_prometheus", "without_prometheus", "with_a_pair"])
 def test_a_run_ends_with_a_picture(kind: str, request: pytest.FixtureRequest) -> None:
     """demo.png is a picture with many colours, small enough to send around."""
     out, said = request.getfixturevalue(kind)
@@ -107,19 +120,43 @@ def test_prometheus_fires_the_shipped_alert(with_prometheus: tuple[Path, str]) -
     out, said = with_prometheus
     summary = json.loads((out / "summary.json").read_text())
     assert summary["watched_by"] == "Prometheus"
-    assert 2.5 < summary["alert"]["pending_at"] < summary["alert"]["firing_at"]
-    assert "alert ConfgateRejectionRateOff: firing" in said
+    alert = summary["alerts"][0]  # of a pair, the one on unfamiliar images
+    assert 2.5 < alert["pending_at"] < alert["firing_at"]
+    assert f"alert {alert['name']}: firing" in said
 
 
-def test_the_band_of_the_demonstration_is_that_of_the_rules(with_prometheus: tuple[Path, str]) -> None:
-    """The band computed without Prometheus equals what Prometheus records from the shipped rules."""
-    out, _ = with_prometheus
-    readings = [reading for reading in lines(out / "readings.jsonl") if reading["rate"] is not None]
+@pytest.mark.parametrize(("kind", "calibration_images"), [("with_prometheus", 5000), ("with_a_pair", 144)])
+def test_the_band_of_the_demonstration_is_that_of_the_rules(
+    kind: str, calibration_images: int, request: pytest.FixtureRequest
+) -> None:
+    """The bands computed without Prometheus equal what Prometheus records from the shipped rules, for each reason."""
+    out, _ = request.getfixturevalue(kind)
+    readings = [reading for reading in lines(out / "readings.jsonl") if reading["shares"]]
     assert len(readings) > 5
-    calibration_images = 5000  # of models/cifar10/5
-    for reading in readings:
-        ours = tolerance(reading["rate"], reading["images"], reading["expected"], calibration_images)
-        assert reading["tolerance"] == pytest.approx(ours, rel=1e-9)
+    for share in (share for reading in readings for share in reading["shares"].values()):
+        ours = tolerance(share["rate"], share["images"], share["expected"], calibration_images)
+        assert share["tolerance"] == pytest.approx(ours, rel=1e-9)
+
+
+def test_both_reasons_of_a_pair_are_watched_and_told(with_a_pair: tuple[Path, str]) -> None:
+    """A run with a pair shows both shares and both alerts, and ends with what an operator would have seen."""
+    out, said = with_a_pair
+    answers, summary = lines(out / "answers.jsonl"), json.loads((out / "summary.json").read_text())
+    reasons = Counter(answer["reason"] for answer in answers)
+    assert {answer["reason"] is None for answer in answers if answer["accepted"]} <= {True}
+    told = summary["whole_run"]
+    assert (told["unfamiliar"], told["unsure"]) == (reasons["unfamiliar"], reasons["unsure"])
+    assert reasons["unsure"] > 0
+    assert summary["expected_refusals"] == {"unfamiliar": 0.05, "unsure": 0.1}
+    assert {reason for reading in lines(out / "readings.jsonl") for reason in reading["shares"]} == set(PAIR_ALERTS)
+    assert "5.0 % as unfamiliar and 10.0 % as unsure" in said
+    # Nearly all of these images are grey to the tiny model, which is then unsure of them.
+    fired = {alert["name"]: alert["firing_at"] for alert in summary["alerts"]}
+    assert fired["ConfgateUnsureRateOff"] is not None
+    assert "ConfgateRejectionRateOff" not in said
+    seen = said.partition("what an operator would have seen")[2]
+    assert re.search(r"ConfgateUnsureRateOff firing: \d+\.\d % unsure, expected 10\.0 %", seen)
+    assert "ConfgateUnfamiliarRateOff" in seen
 
 
 def test_without_prometheus_it_says_so(without_prometheus: tuple[Path, str]) -> None:
@@ -161,6 +198,13 @@ def test_a_pair_is_watched_under_its_label_in_prometheus(models: Path) -> None:
     assert (pair.score, pair.policy, pair.calibration_images) == ("pair", "balanced", 144)
     assert pair.expected_rejection_rate == pytest.approx(0.15)
     assert pair.compared == "typicality and certainty"
+    assert [(one.reason, one.expected, one.alert) for one in pair.watched] == [
+        ("unfamiliar", 0.05, "ConfgateUnfamiliarRateOff"),
+        ("unsure", 0.1, "ConfgateUnsureRateOff"),
+    ]
+    assert [(one.reason, one.expected, one.alert) for one in single.watched] == [
+        ("unfamiliar", 0.1, "ConfgateRejectionRateOff")
+    ]
     assert (single.score, single.compared, single.expected_rejection_rate) == ("confidence", "confidence", 0.1)
     assert running.stop() == 0
 

@@ -8,7 +8,16 @@ import pytest
 import yaml
 
 from demo.errors import DemoError
-from demo.faster_rules import faster, faster_expression, faster_rules, seconds, timing, write_configuration
+from demo.faster_rules import (
+    ONE_SCORE_ALERT,
+    PAIR_ALERTS,
+    faster,
+    faster_expression,
+    faster_rules,
+    seconds,
+    timing,
+    write_configuration,
+)
 from tests.deploy.shipped import RULE_FILES, need, rules
 
 DURATION = re.compile(r"(?<=\[)\w+(?=\])|(?<=offset )\w+")
@@ -44,8 +53,10 @@ def test_durations_are_read_and_written_as_prometheus_does() -> None:
 
 
 def test_the_watched_alert_looks_back_and_holds_as_shipped() -> None:
-    """At speed 1 window and `for` are those of the runbook: 10 and 15 minutes."""
+    """At speed 1 window and `for` are those of the runbook, 10 and 15 minutes, for every alert on refusals."""
     assert (timing(1).window, timing(1).hold) == (600, 900)
+    held = {rule["alert"]: rule["for"] for rule in rules() if "alert" in rule and "for" in rule}
+    assert {held[alert] for alert in (ONE_SCORE_ALERT, *PAIR_ALERTS.values())} == {"15m"}
 
 
 def test_promtool_accepts_the_configuration(tmp_path: Path) -> None:

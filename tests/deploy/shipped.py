@@ -18,6 +18,7 @@ GRAFANA = ROOT / "docker" / "grafana"
 PROMETHEUS = ROOT / "docker" / "prometheus"
 RULE_FILES = sorted((PROMETHEUS / "rules").glob("*.yml"))
 DASHBOARDS = sorted((GRAFANA / "dashboards").glob("*.json"))
+OPERATOR_BOARD = GRAFANA / "dashboards" / "operator.json"
 
 TIMEOUT_SECONDS = 60  # an idle machine needs a few
 

@@ -3,6 +3,7 @@
 import enum
 import functools
 import json
+import re
 import subprocess
 import sys
 import types
@@ -15,6 +16,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from service.model.scores import SOFTMAX_SCORES
 from tests.deploy.shipped import DASHBOARDS, GRAFANA, dashboard, panels
 
 hints_of = functools.cache(typing.get_type_hints)
@@ -42,7 +44,7 @@ def test_the_schema_check_finds_what_is_wrong() -> None:
     """A value of the wrong type, a value that is not offered, and a field nobody knows are each found."""
     register_default_plugins()
     raw = json.loads(json.dumps(dashboard(DASHBOARDS[0])))
-    panel = panels(raw)[0]
+    panel = next(panel for panel in panels(raw) if "thresholds" in panel["fieldConfig"]["defaults"])
     panel["gridPos"]["w"] = "wide"
     panel["fieldConfig"]["defaults"]["thresholds"]["mode"] = "sometimes"
     panel["colour"] = "red"
@@ -83,6 +85,20 @@ def test_dashboards_can_be_chosen_and_not_changed(file: Path) -> None:
     assert [variable["name"] for variable in board["templating"]["list"]][:2] == ["model", "version"]
     assert "Model loads" in [mark["name"] for mark in board["annotations"]["list"]]
     assert board["editable"] is False
+
+
+def test_scores_are_told_apart_as_the_service_does() -> None:
+    """The owner's board counts a score as certainty where the service would call a refusal unsure."""
+    board = dashboard(GRAFANA / "dashboards" / "owner.json")
+    named = {
+        (panel["title"], operator): set(scores.split("|"))
+        for panel in panels(board)
+        for target in panel["targets"]
+        for operator, scores in re.findall(r'score(=~|!~)"([^"]*)"', target["expr"])
+    }
+    assert len(named) == 4
+    assert all(operator == ("=~" if "certainty" in title else "!~") for title, operator in named)
+    assert set(map(frozenset, named.values())) == {SOFTMAX_SCORES}
 
 
 def lost(raw: Any, parsed: Any, where: str) -> typing.Iterator[str]:

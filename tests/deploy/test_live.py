@@ -14,22 +14,29 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import BLUE, GREEN, GREY, RED, Service, make_bundle
 from tests.deploy.shipped import (
+    OPERATOR_BOARD,
     PROMETHEUS,
     RULE_FILES,
     TIMEOUT_SECONDS,
     Query,
+    dashboard,
     dashboard_queries,
     need,
+    panels,
     read,
     rule_queries,
     rules,
     variable_queries,
     wait_for,
 )
-from tests.pair_bundles import make_pair_bundle
+from tests.pair_bundles import DARK, make_pair_bundle
 
-# What a dashboard's variables stand for here.
-CHOSEN = {"model": "colours", "version": "1|2", "score": "confidence", "policy": "misclassified"}
+# What a dashboard's variables stand for here: a model whose gates compare one score, and one with a pair.
+CHOICES = {
+    "one score": {"model": "colours", "version": "1|2", "score": "confidence"},
+    "pair": {"model": "pairs", "version": "1", "score": "typicality"},
+}
+each_choice = pytest.mark.parametrize("chosen", CHOICES.values(), ids=CHOICES)
 # Labels that Prometheus adds itself, and the two metrics that it makes.
 TARGET = {"job", "instance"}
 OWN = {"up": TARGET, "ALERTS": {"alertname", "alertstate", "severity", "model"}}
@@ -100,6 +107,8 @@ def send_mixed_load(url: str, stop: threading.Event) -> None:
             for image in (RED, GREEN, BLUE, GREY):
                 client.post("/v1/predict", content=image, headers=png, params={"version": 1})
                 client.post("/v1/predict", content=image, headers=png, params={"version": 2, "preprocess": True})
+            for image in (RED, GREY, DARK):  # accepted, unsure and unfamiliar
+                client.post("/v1/predict", content=image, headers=png, params={"model": "pairs"})
             client.post("/v1/predict", content=b"no image", headers=png)
             client.post("/v1/predict", content=RED, headers=png, params={"model": "unknown"})
 
@@ -119,10 +128,10 @@ def ask(client: httpx.Client, expr: str) -> list[float]:
     return [value for value in values if not math.isnan(value)]
 
 
-def filled_in(expr: str) -> str:
+def filled_in(expr: str, chosen: dict[str, str]) -> str:
     """An expression with the dashboards' variables replaced, as Grafana would."""
     expr = expr.replace("$__rate_interval", "1m")
-    return re.sub(r"\$(\w+)", lambda match: CHOSEN[match[1]], expr)
+    return re.sub(r"\$(\w+)", lambda match: chosen[match[1]], expr)
 
 
 def compared(expr: str) -> str:
@@ -162,10 +171,26 @@ def test_a_misspelt_query_is_found() -> None:
     assert problems('requests{outcome="Shed"}') == ["here: no requests has outcome = Shed"]
 
 
-def test_every_dashboard_query_returns_data(prometheus: httpx.Client) -> None:
-    """Under mixed load each panel's query, and the mark of a loaded model, gives at least one number."""
+@each_choice
+def test_every_dashboard_query_returns_data(prometheus: httpx.Client, chosen: dict[str, str]) -> None:
+    """Under mixed load each panel's query, and the mark of a loaded model, gives a number, whatever the gate is."""
     waiting = [query for query in dashboard_queries() if not query.expr.startswith("ALERTS")]
-    wait_for(lambda: still_without_data(prometheus, waiting, filled_in))
+    wait_for(lambda: still_without_data(prometheus, waiting, lambda expr: filled_in(expr, chosen)))
+
+
+def test_the_first_panels_show_what_the_gate_in_force_refuses(prometheus: httpx.Client) -> None:
+    """A third of the pair's images is unfamiliar and a third unsure; a gate of one score has 0 for its other reason."""
+    unfamiliar, unsure = (panel["targets"][0]["expr"] for panel in panels(dashboard(OPERATOR_BOARD))[:2])
+    of_pair, of_one = CHOICES["pair"], CHOICES["one score"] | {"version": "1"}
+
+    def wrong() -> str | None:
+        shares = [ask(prometheus, filled_in(expr, of_pair)) for expr in (unfamiliar, unsure)]
+        near = [share == [pytest.approx(1 / 3, abs=0.1)] for share in shares]
+        return None if all(near) else f"live shares: {shares}"
+
+    wait_for(wrong)
+    wait_for(lambda: None if ask(prometheus, filled_in(unfamiliar, of_one)) > [0.0] else "nothing is unfamiliar")
+    assert ask(prometheus, filled_in(unsure, of_one)) == [0.0]
 
 
 def test_every_rule_returns_data(prometheus: httpx.Client) -> None:
@@ -177,11 +202,13 @@ def test_every_rule_returns_data(prometheus: httpx.Client) -> None:
     assert unhealthy == []
 
 
-def test_every_variable_offers_a_choice(prometheus: httpx.Client) -> None:
+@each_choice
+def test_every_variable_offers_a_choice(prometheus: httpx.Client, chosen: dict[str, str]) -> None:
     """Each variable of a dashboard has the values that the tests choose from."""
     for query, label in variable_queries():
-        answer = prometheus.get(f"/api/v1/label/{label}/values", params={"match[]": filled_in(query.expr)})
-        assert set(CHOSEN[label].split("|")) <= set(answer.json()["data"]), query.where
+        match = {"match[]": filled_in(query.expr, chosen)}
+        answer = prometheus.get(f"/api/v1/label/{label}/values", params=match)
+        assert set(chosen[label].split("|")) <= set(answer.json()["data"]), query.where
 
 
 def scrape(service: Service, exported: dict[str, dict[str, set[str]]]) -> dict[str, dict[str, set[str]]]:

@@ -36,6 +36,7 @@ EXPORTED = {
     "confgate_policy_threshold": {"model", "version", "policy", "score"},
     "confgate_policy_expected_rejection_rate": {"model", "version", "policy", "score"},
     "confgate_policy_expected_refusals": {"model", "version", "policy", "score", "reason"},
+    "confgate_policy_expected_refusals_margin": {"model", "version", "policy", "score", "reason"},
     "confgate_policy_calibration_images": {"model", "version", "policy", "score"},
     "confgate_policy_certainty_threshold": {"model", "version", "policy", "score"},
     "confgate_policy_active": {"model", "version", "policy", "score"},

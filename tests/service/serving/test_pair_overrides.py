@@ -128,6 +128,9 @@ def test_what_an_own_pair_is_expected_to_refuse(operated: HeldService) -> None:
     assert operated.metric("confgate_policy_expected_refusals", **custom, reason="unsure") == pytest.approx(unsure)
     assert operated.metric("confgate_policy_expected_rejection_rate", **custom) == pytest.approx(unfamiliar + unsure)
     assert set_gate(operated, certainty=0.47)["expected_rejection_margin"] > 0
+    margin = "confgate_policy_expected_refusals_margin"  # only the half that lies inside a bucket is guessed
+    assert operated.metric(margin, **custom, reason="unfamiliar") == 0
+    assert operated.metric(margin, **custom, reason="unsure") > 0
     assert operated.metric("confgate_policy_active", **custom) == 1
     for image in (RED, GREY, DARK):
         ask(operated, image, policy="accept_all")
