@@ -14,7 +14,16 @@ from service.errors import InferenceFailed
 from service.model.manifest import PAIR_SCORES, GraphName, Manifest
 from service.model.pairs import PairPolicy
 from service.model.references import Display
-from service.model.scores import PREPROCESSED_SCORES, SOFTMAX_SCORES, Outputs, ScoreName, accept, sigmoid, softmax
+from service.model.scores import (
+    PREPROCESSED_SCORES,
+    SOFTMAX_SCORES,
+    Floats,
+    Outputs,
+    ScoreName,
+    accept,
+    sigmoid,
+    softmax,
+)
 
 CUSTOM = "custom"  # the policy name of a threshold that an operator has set
 FAMILIARITY, CERTAINTY = PAIR_SCORES
@@ -101,15 +110,18 @@ class OutputReader:
         logits = outputs["logits"]
         with np.errstate(all="ignore"):  # what is not finite is found below
             probabilities = softmax(logits, self._temperature)
-            values = np.array([score.of_images(name, outputs) for name, score in self._scores.items()])
+            found: dict[ScoreName, Floats] = {}
+            for name, score in self._scores.items():
+                found[name] = score.of_images(name, outputs, found)
+            values = np.array(list(found.values()))
             shown = sigmoid((values - self._locations) / self._scales)
             if self._certainty_row is not None:
                 # The number that is shown as the largest probability, not one that may differ in its last digit.
                 shown[self._certainty_row] = probabilities.max(axis=-1)
             # A sum is finite only if every number in it is: nearly every batch needs no other check.
             total = float(np.add.reduce(probabilities, None) + np.add.reduce(values, None))
-            for name in self._not_scores:
-                total += float(np.add.reduce(outputs[name], None))
+            for output in self._not_scores:
+                total += float(np.add.reduce(outputs[output], None))
         # From the logits themselves: probabilities of different logits may round to the same number.
         class_ids = logits.argmax(axis=-1).tolist()
         images = zip(class_ids, probabilities.tolist(), values.T.tolist(), shown.T.tolist(), strict=True)

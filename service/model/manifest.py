@@ -6,6 +6,7 @@ and is still read.
 
 import hashlib
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -103,10 +104,10 @@ class Score(Contract):
     reference: Histogram
     policies: Annotated[dict[PolicyName, Policy], Field(min_length=1)]
 
-    def of_images(self, name: ScoreName, outputs: Outputs) -> Floats:
-        """This score [N], unbounded, of a batch from what the graph returned for it."""
+    def of_images(self, name: ScoreName, outputs: Outputs, known: Mapping[ScoreName, Floats] | None = None) -> Floats:
+        """This score [N], unbounded, of a batch; `known` scores of the same batch are not read again."""
         reference = None if self.typicality is None else self.typicality.reference
-        return score_images(name, outputs, self.temperature, reference)
+        return score_images(name, outputs, self.temperature, reference, known)
 
     def shown(self, values: npt.ArrayLike) -> Floats:
         """Unbounded values of this score as people see them, between 0 and 1."""

@@ -6,8 +6,8 @@ score with no natural zero or unit (energy, max_logit, neighbours) that of its d
 images' median. Calibration and evaluation call these same functions.
 """
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -84,8 +84,12 @@ def score_images(
     outputs: Outputs,
     temperature: float | None = None,
     typicality: TypicalityReference | None = None,
+    known: Mapping[ScoreName, Floats] | None = None,
 ) -> Floats:
-    """The score [N] of a batch from what the graph returned for it; `odin` and `certainty` need their temperature."""
+    """The score [N] of a batch from what the graph returned for it; `odin` and `certainty` need their temperature.
+
+    `typicality` takes its components from the `known` scores of the same batch where they are there.
+    """
     if score == "confidence":
         return outputs["confidence_logit"].astype(np.float64)
     if score == "confidence_preprocessed":
@@ -100,7 +104,11 @@ def score_images(
         return outputs["neighbour_similarity"].astype(np.float64)
     if score == "typicality":
         assert typicality is not None, "typicality is read against the calibration images"
-        return typicality.log_odds({name: score_images(name, outputs) for name in typicality.components})  # type: ignore[arg-type]
+        components = dict(known or {})
+        for name in cast(Iterable[ScoreName], typicality.components):
+            if name not in components:
+                components[name] = score_images(name, outputs)
+        return typicality.log_odds(components)  # type: ignore[arg-type]
     assert temperature is not None, "odin and certainty are read under a temperature of their own"
     return log_odds_of_max(outputs["logits" if score == "certainty" else "logits_preprocessed"], temperature)
 
