@@ -5,7 +5,7 @@ weights: everything a step draws at random (order, crops, Cutout, hints) depends
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from training.learning.learner import Learner
 from training.learning.pretrained import keep_classifier, load_pretrained
 from training.learning.run_folder import RunFolder
 from training.learning.runtime.execution import Execution, choose_execution
+from training.learning.runtime.interrupt import remembered_interrupt
 from training.learning.runtime.listener import Listener, RunResult, RunStart, StepReport
 from training.learning.runtime.ranks import Ranks
 from training.recipe import Recipe
@@ -74,13 +75,13 @@ class Run:
         heard = listeners if self.ranks.is_main else ()
         for listener in heard:
             listener.started(self._start())
-        with lost_workers_explained():
-            self._train_steps(heard)
+        with lost_workers_explained(), remembered_interrupt() as check_interrupt:
+            self._train_steps(heard, check_interrupt)
         self.ranks.wait()
         if self.ranks.is_main:
             self._finish(heard)
 
-    def _train_steps(self, heard: Sequence[Listener]) -> None:
+    def _train_steps(self, heard: Sequence[Listener], check_interrupt: Callable[[], None]) -> None:
         saved_at = ended = time.monotonic()
         seconds_a_step = 0.0
         for batch in self.batches.between(self.step, self.total_steps):
@@ -96,6 +97,7 @@ class Run:
             if epoch_ended or time.monotonic() - saved_at > self.checkpoint_seconds:
                 self.save_checkpoint()
                 saved_at = ended = time.monotonic()
+            check_interrupt()
 
     def _train_step(self, epoch: int, batch: Batch) -> StepTotals:
         totals = self.learner.learn(batch, self.step, epoch)

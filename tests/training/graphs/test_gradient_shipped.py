@@ -16,7 +16,7 @@ from training.networks import add_confidence_branch, compact
 
 ROOT = Path(__file__).parents[3]
 # The hidden layers of each version's branch, their activation, and whether it reads all layers.
-BRANCHES = {1: ((128,), "relu"), 4: ((512, 256, 128), "gelu", True)}
+BRANCHES = {1: ((128,), "relu"), 5: ((512, 256, 128), "gelu", True)}
 EPSILON = 0.002
 COUNT = 16
 
