@@ -34,12 +34,13 @@ def test_committed_evaluations_are_small_and_name_no_machine():
 
 @pytest.fixture
 def committed(earlier, tmp_path):
-    """Two trainings of compact-cifar10, and one with β = 0.5; as if all images had been measured."""
+    """Two trainings of compact-cifar10, one with β = 0.5 and a shipped bundle; as if all images had been measured."""
     content = json.loads(earlier.read_text()) | {"limit": None}
     whole = written(tmp_path / "whole", content)
     folder = tmp_path / "results"
     folder.mkdir()
     seeds_of(whole, folder, 2)
+    seeds_of(whole, folder, 1, "shipped-cifar10-5")
     (sweep,) = seeds_of(whole, folder, 1, "compact-cifar10-budget0.5")
     content = json.loads(sweep.read_text())
     content["groups"][0]["networks"][0]["budget"] = 0.5
@@ -107,15 +108,31 @@ def test_each_table_has_its_figures(committed):
     assert "lsun_bedroom_crop" in blocks["sets"]
 
 
+def test_a_shipped_bundle_has_its_own_tables(committed):
+    """It is named by its folder, and neither counts as a training nor stands in another table."""
+    blocks = blocks_of(read_results(committed))
+    assert "`models/cifar10/5`, n = 1: AUROC" in blocks["served"]
+    assert "`models/cifar10/5`, n = 1: AUGRC × 1000" in blocks["served"]
+    for name in ("separation", "paper", "thresholds", "budget", "sets"):
+        assert "models/cifar10" not in blocks[name]
+    assert "2 (seed 0, 1)" in blocks["trainings"]
+    assert "`shipped-cifar10-5`" not in blocks["trainings"]
+    assert "`docs/results/shipped-cifar10-5-seed0.json`: `confgate-train evaluate" in blocks["trainings"]
+
+
 def test_one_file_is_enough(committed):
     """One training: no spread but its interval, and the sweep says that it was not measured."""
-    for name in ("compact-cifar10-seed1.json", "compact-cifar10-budget0.5-seed0.json"):
+    for name in (
+        *("compact-cifar10-seed1.json", "compact-cifar10-budget0.5-seed0.json"),
+        "shipped-cifar10-5-seed0.json",
+    ):
         (committed / name).unlink()
     blocks = blocks_of(read_results(committed))
     assert "1 (seed 0)" in blocks["trainings"]
     assert "±" not in blocks["separation"]
     assert "–" in blocks["separation"]  # of the interval
     assert blocks["budget"] == NOT_YET
+    assert blocks["served"] == NOT_YET
 
 
 def test_files_that_do_not_hold_what_their_names_say_are_refused(committed, tmp_path):

@@ -43,14 +43,17 @@ SHOWN = (
 
 def blocks_of(results: list[Result]) -> dict[str, str]:
     """By the name in the page's markers."""
-    own = [result for result in results if not result.of_sweep]
+    shipped = [result for result in results if result.shipped]
+    trained = [result for result in results if not result.shipped]
+    own = [result for result in trained if not result.of_sweep]
     return {
         "trainings": _joined([_trainings(own), _made_with(results)] if own else []),
+        "served": _joined([part for result in shipped for part in _separation(result)]),
         "sets": _joined([_sets(own)] if own else []),
         "separation": _joined([part for result in own for part in _separation(result)]),
         "paper": _joined([part for result in own for part in _beside_paper(result)]),
         "thresholds": _joined([part for result in own for part in _thresholds(result)]),
-        "budget": _joined(_budgets(results)),
+        "budget": _joined(_budgets(trained)),
     }
 
 
@@ -106,7 +109,7 @@ def _sets(results: list[Result]) -> str:
 
 
 def _where(result: Result) -> str:
-    return f"{title_of(result.group.inside)}, {result.group.network}"
+    return f"`{result.shipped}`" if result.shipped else f"{title_of(result.group.inside)}, {result.group.network}"
 
 
 def _all_first(result: Result) -> tuple[MeasuredSet, ...]:

@@ -1,4 +1,7 @@
-"""The committed evaluations, one for each training: NAME-seedN.json, or NAME-budgetB-seedN.json of the sweep over β."""
+"""The committed evaluations, one for each training: NAME-seedN.json, or NAME-budgetB-seedN.json of the sweep over β.
+
+`shipped-NAME-VERSION-seedN.json` is the evaluation of a bundle in models/: the gate as it is served.
+"""
 
 import json
 import re
@@ -11,6 +14,8 @@ from training.evaluation.evaluate import Evaluation, Group
 
 _NAME = re.compile(r"(?P<name>.+?)(-budget(?P<budget>\d+(\.\d+)?))?-seed(?P<seed>\d+)")
 
+_SHIPPED = re.compile(r"shipped-(?P<name>.+)-(?P<version>\d+)")
+
 
 @dataclass(frozen=True)
 class Result:
@@ -21,6 +26,12 @@ class Result:
     of_sweep: bool  # one of the sweep over β, not a result by itself
     evaluation: Evaluation
     commands: dict[str, str]  # by file
+
+    @property
+    def shipped(self) -> str | None:
+        """The folder of the bundle, as models/cifar10/5; None for a recipe's trainings."""
+        found = _SHIPPED.fullmatch(self.name)
+        return f"models/{found['name']}/{found['version']}" if found else None
 
     @property
     def group(self) -> Group:
