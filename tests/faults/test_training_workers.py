@@ -4,8 +4,12 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.faults.training_runs import fit_command, one_error, start, wait_for
 from tests.training.command_line import write_folder
+from training.errors import RunError
+from training.learning.batches import FolderBatches
 
 ENDLESS = ("optimiser.epochs=100000",)
 
@@ -18,11 +22,38 @@ def test_a_lost_worker_ends_the_run_with_advice(tmp_path: Path) -> None:
         (worker,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(worker), signal.SIGKILL)
         said = one_error(process)
+    # What is said of it depends on whether a batch of the worker was still to be fetched.
     assert (
         f"a process that decodes images is lost: DataLoader worker (pid {worker}) is killed by signal: Killed" in said
+        or "a process that decodes images is lost: its batch could not be fetched" in said
     )
     assert "fewer --workers" in said
     assert "The same command goes on from the last checkpoint" in said
+
+
+class _Gone:
+    """Pickled by a worker, it fails in the training process as a batch does whose worker was killed meanwhile."""
+
+    def __reduce__(self):
+        return _reset, ()
+
+
+def _reset() -> None:
+    raise ConnectionResetError(104, "Connection reset by peer")
+
+
+class _GoneBatches(FolderBatches):
+    def __init__(self) -> None:
+        self.workers = 1
+
+    def __getitem__(self, step):
+        return _Gone()
+
+
+def test_a_batch_that_cannot_be_fetched_gives_the_same_advice() -> None:
+    """A worker that is killed between making a batch and handing it over is a lost worker, not a traceback."""
+    with pytest.raises(RunError, match=r"lost: its batch could not be fetched .*reset by peer.* fewer --workers"):
+        next(_GoneBatches().between(0, 1))
 
 
 def test_an_image_that_is_lost_while_a_worker_trains_is_named(tmp_path: Path) -> None:

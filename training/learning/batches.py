@@ -137,7 +137,8 @@ class FolderBatches(Dataset[Batch | DataError]):
         loader = DataLoader(
             self, batch_size=None, sampler=range(first_step, last_step), num_workers=self.workers, pin_memory=False
         )
-        for item in loader:
+        items = iter(loader)
+        while (item := _next_of(items)) is not None:
             if isinstance(item, DataError):
                 raise item
             yield item
@@ -177,11 +178,22 @@ def lost_workers_explained() -> Iterator[None]:
     except RuntimeError as problem:
         if "DataLoader worker (pid" not in str(problem):
             raise
-        reason = str(problem).splitlines()[0].rstrip(". ")
-        raise RunError(
-            f"a process that decodes images is lost: {reason}. If memory ran out, use fewer --workers (0: none). "
-            f"The same command goes on from the last checkpoint."
-        ) from problem
+        raise _lost_worker(str(problem).splitlines()[0]) from problem
+
+
+def _next_of(items: Iterator[Batch | DataError]) -> Batch | DataError | None:
+    """The next item, None after the last. A batch is fetched from its worker's memory, and the worker may be gone."""
+    try:
+        return next(items, None)
+    except (ConnectionError, EOFError, FileNotFoundError) as problem:
+        raise _lost_worker(f"its batch could not be fetched ({problem or type(problem).__name__})") from problem
+
+
+def _lost_worker(reason: str) -> RunError:
+    return RunError(
+        f"a process that decodes images is lost: {reason.rstrip('. ')}. If memory ran out, use fewer --workers "
+        f"(0: none). The same command goes on from the last checkpoint."
+    )
 
 
 def _draw_seed(generator: torch.Generator) -> int:
