@@ -105,6 +105,17 @@ def between(answers: Sequence[Answer], start: float, end: float) -> list[Answer]
     return found[::-1]
 
 
+def newest(answers: Sequence[Answer], reason: str | None, count: int) -> list[Answer]:
+    """The newest answers with this reason, the newest first, one for each image: few images are sent again and again."""
+    found: dict[tuple[str, int], Answer] = {}
+    for answer in reversed(answers):
+        if len(found) == count:
+            break
+        if answer.reason == reason:
+            found.setdefault((answer.source, answer.index), answer)
+    return list(found.values())
+
+
 def write_lines(path: Path, rows: Iterable[object]) -> None:
     """Writes rows as JSON lines."""
     with path.open("w", encoding="utf-8") as file:

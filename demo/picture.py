@@ -11,7 +11,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from PIL import Image
 
-from demo.answers import Answer, Tally
+from demo.answers import Answer, Tally, newest
 from demo.operator_view import timeline, verdict
 from demo.processes import Watched
 from demo.run import Run, clock, percent
@@ -173,7 +173,7 @@ def _draw_mixture(axis: Axes, run: Run, windows: Sequence[tuple[Reading, Tally]]
 
 
 def _draw_images(figure: SubFigure, run: Run) -> None:
-    """The newest accepted images, and the newest refused ones for each reason, with the class that they were given."""
+    """The newest accepted images and the newest refused ones for each reason, each once, with the class it was given."""
     kinds: list[str | None] = [None, *(one.reason for one in run.gate.watched)]
     rows = figure.subplots(len(kinds), THUMBNAILS + 1, width_ratios=[1.25, *[1] * THUMBNAILS])
     for row, reason in zip(rows, kinds, strict=True):
@@ -181,8 +181,7 @@ def _draw_images(figure: SubFigure, run: Run) -> None:
             axis.set_axis_off()
         row[0].text(0, 0.5, f"{reason or 'accepted'}\n(newest)", transform=row[0].transAxes,
                     fontsize=11, fontweight="bold", color=RED if reason else GREEN, va="center")  # fmt: skip
-        newest = [answer for answer in reversed(run.answers) if answer.reason == reason][:THUMBNAILS]
-        for axis, answer in zip(row[1:], newest, strict=False):
+        for axis, answer in zip(row[1:], newest(run.answers, reason, THUMBNAILS), strict=False):
             _draw_image(axis, run, answer)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demo.answers import Answer
+from demo.answers import Answer, newest
 from demo.faster_rules import PAIR_ALERTS, Timing
 from demo.images import ImageSet
 from demo.operator_view import timeline, verdict
@@ -21,8 +21,8 @@ IMAGES = ImageSet("cifar10", np.zeros((4, 8, 8, 3), np.uint8), (0, 0, 0, 0), "ma
 FOREIGN = ImageSet("uniform", np.zeros((4, 8, 8, 3), np.uint8), None, "made up")
 
 
-def answer(at: float, reason: str | None, truth: int | None = 0) -> Answer:
-    return Answer(at, "cifar10", 0, truth, 0, "cat", 0.5, reason is None, reason)
+def answer(at: float, reason: str | None, truth: int | None = 0, index: int = 0) -> Answer:
+    return Answer(at, "cifar10", index, truth, 0, "cat", 0.5, reason is None, reason)
 
 
 def run_with(watched: tuple[Watched, ...], *events: Event) -> Run:
@@ -85,6 +85,15 @@ def test_each_reason_is_judged_alone_without_prometheus() -> None:
     assert [(event.alert, event.state) for event in events] == [(UNSURE, PENDING), (UNSURE, FIRING), (UNSURE, ENDED)]
     assert readings[1].shares["unsure"].rate == pytest.approx(0.25)
     assert readings[1].shares["unfamiliar"].rate == pytest.approx(0.05)
+
+
+def test_an_image_that_is_sent_again_and_again_is_shown_once() -> None:
+    """Each picture of a row is another image, the newest first; a refusal for another reason is not in it."""
+    sent = [(1, 3), (2, 1), (3, 1), (4, 2), (5, 1), (6, 3)]
+    answers = [answer(at, "unsure", index=index) for at, index in sent] + [answer(7, "unfamiliar", index=4)]
+    assert [(one.at, one.index) for one in newest(answers, "unsure", 2)] == [(6, 3), (5, 1)]
+    assert [one.index for one in newest(answers, "unsure", 9)] == [3, 1, 2]
+    assert newest(answers, None, 9) == []
 
 
 def test_a_long_timeline_still_makes_a_picture(tmp_path: Path) -> None:
