@@ -108,11 +108,15 @@ def _credentials(api_key: str | None) -> dict[str, str]:
 
 def _form(files: Sequence[Path], boundary: str) -> bytes:
     parts = []
-    for index, file in enumerate(files):
-        # A number, because a file's own name may hold what breaks a header.
-        disposition = f'Content-Disposition: form-data; name="image"; filename="{index}"'
+    for file in files:
+        disposition = f'Content-Disposition: form-data; name="image"; filename="{_header_safe(file.name)}"'
         parts.append(f"--{boundary}\r\n{disposition}\r\n\r\n".encode() + file.read_bytes() + b"\r\n")
     return b"".join([*parts, f"--{boundary}--\r\n".encode()])
+
+
+def _header_safe(name: str) -> str:
+    """A file's name without what would break the header: control characters, quotes, backslashes, bytes not in UTF-8."""
+    return "".join("_" if c in '"\\' or not c.isprintable() else c for c in name)
 
 
 def _explanation(error: urllib.error.HTTPError) -> str:

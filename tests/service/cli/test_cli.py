@@ -75,6 +75,17 @@ def test_predict_prints_json(capsys, monkeypatch, service: Service, pictures: li
     assert list(answer["predictions"][0]["probabilities"]) == ["red"]
 
 
+def test_predict_names_the_files(capsys, monkeypatch, service: Service, tmp_path: Path) -> None:
+    """With --json each answer has its file's name; what would break the request's form is an underscore."""
+    files = [tmp_path / name for name in ("red.png", "häßlich 1.png", 'a"; name="b\r\n\r\nx\\.png', "\udcff;.png")]
+    for file in files:
+        file.write_bytes(RED)
+    code, out, _ = run(capsys, monkeypatch, "predict", "--url", service.url, "--json", *map(str, files))
+    assert code == 0
+    names = [answer["file_name"] for answer in json.loads(out)["predictions"]]
+    assert names == ["red.png", "häßlich 1.png", "a_; name=_b____x_.png", "_;.png"]
+
+
 def test_predict_explains_a_refusal(capsys, monkeypatch, service: Service, pictures: list[Path]) -> None:
     """A request that the service refuses ends with its sentence and the request's id."""
     code, _, err = run(capsys, monkeypatch, "predict", "--url", service.url, "--model", "nope", str(pictures[0]))
