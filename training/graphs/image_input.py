@@ -24,6 +24,12 @@ def with_image_input(
     """Replaces the float image input with `image` uint8 [N,H,W,3] and adds the normalisation to the graph."""
     graph = model.graph
     height, width = image_size(model, layout)
+    taken = {tensor.name for tensor in graph.initializer} & {"pixel_scale", "pixel_shift"}
+    if taken:
+        raise ExportError(
+            f"the graph already has a tensor {min(taken)!r}, as graphs of confgate bundles have: import the classifier "
+            "as it was before, with its float input."
+        )
     old = graph.input[0].name
     for node in graph.node:
         node.input[:] = [NORMALISED if name == old else name for name in node.input]

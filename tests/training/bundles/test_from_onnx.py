@@ -52,6 +52,14 @@ def write_model(path: Path, layout: str = "nchw", ends_in_softmax: bool = False)
         )
 
 
+def forget_names(path: Path) -> None:
+    """Nodes need no names, and what writes graphs by hand gives them none."""
+    model = onnx.load(path)
+    for node in model.graph.node:
+        node.name = ""
+    onnx.save(model, path)
+
+
 def write_photos(folder: Path, seed: int = 0) -> None:
     """Eighty noisy images a class, some of them hard, at a size that is not the network's."""
     rng = np.random.default_rng(seed)
@@ -78,8 +86,10 @@ def photos(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize(("layout", "ends_in_softmax"), [("nchw", False), ("nhwc", True)])
 def test_imported_model_answers_as_the_original(tmp_path, photos, layout, ends_in_softmax):
-    """The bundle's softmax is the foreign model's, whatever its layout and whether or not it ends in a softmax."""
+    """The bundle's softmax is the foreign model's, whatever its layout, with or without a softmax or names of nodes."""
     write_model(tmp_path / "model.onnx", layout, ends_in_softmax)
+    if layout == "nhwc":
+        forget_names(tmp_path / "model.onnx")
     target = tmp_path / "models" / "brightness" / "3"
     done = run_import(
         *(str(tmp_path / "model.onnx"), "--labels", ",".join(LABELS), "--calibration", str(photos)),
@@ -104,14 +114,18 @@ def test_imported_model_answers_as_the_original(tmp_path, photos, layout, ends_i
 
 
 def test_refusals_name_what_is_wrong(tmp_path, photos):
-    """A file that is no model, too many labels and a missing class folder are each refused in one sentence."""
+    """No model, too many labels, a missing class folder, a graph that was imported before: each refused in a sentence."""
     write_model(tmp_path / "model.onnx")
     (tmp_path / "text.onnx").write_text("not a model")
+    ours = onnx.load(tmp_path / "model.onnx")
+    ours.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, np.float32), "pixel_scale"))
+    onnx.save(ours, tmp_path / "ours.onnx")
     common = ("--calibration", str(photos), "--out", str(tmp_path / "models" / "m" / "1"))
     cases = (
         ((str(tmp_path / "text.onnx"), "--labels", "a,b,c", *common), "not a readable ONNX model"),
         ((str(tmp_path / "model.onnx"), "--labels", "dark,bright", *common), "expected [N,2] for 2 labels"),
         ((str(tmp_path / "model.onnx"), "--labels", "dark,bright,blue", *common), "no sub-folder for blue"),
+        ((str(tmp_path / "ours.onnx"), "--labels", "dark,bright,red", *common), "already has a tensor 'pixel_scale'"),
     )
     for arguments, sentence in cases:
         done = run_import(*arguments)

@@ -97,6 +97,7 @@ def _append_second_pass(graph: GraphBuilder, renamed: dict[str, str]) -> None:
                 renamed[name] = graph.unique(f"preprocessed/{name}")
         copy = graph.graph.node.add()
         copy.CopyFrom(node)
-        copy.name = f"preprocessed/{node.name}"
+        # Names must differ or be empty: "preprocessed/" alone would be the name of every copy of a node without one.
+        copy.name = f"preprocessed/{node.name}" if node.name else ""
         copy.input[:] = [renamed.get(name, name) for name in node.input]
         copy.output[:] = [renamed.get(name, name) for name in node.output]
