@@ -106,7 +106,7 @@ def between(answers: Sequence[Answer], start: float, end: float) -> list[Answer]
 
 
 def newest(answers: Sequence[Answer], reason: str | None, count: int) -> list[Answer]:
-    """The newest answers with this reason, the newest first, one for each image: few images are sent again and again."""
+    """The newest answers with this reason, newest first, one an image: few images are sent again and again."""
     found: dict[tuple[str, int], Answer] = {}
     for answer in reversed(answers):
         if len(found) == count:

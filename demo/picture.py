@@ -173,7 +173,7 @@ def _draw_mixture(axis: Axes, run: Run, windows: Sequence[tuple[Reading, Tally]]
 
 
 def _draw_images(figure: SubFigure, run: Run) -> None:
-    """The newest accepted images and the newest refused ones for each reason, each once, with the class it was given."""
+    """The newest accepted images and the newest refused ones for each reason, each once, with its class."""
     kinds: list[str | None] = [None, *(one.reason for one in run.gate.watched)]
     rows = figure.subplots(len(kinds), THUMBNAILS + 1, width_ratios=[1.25, *[1] * THUMBNAILS])
     for row, reason in zip(rows, kinds, strict=True):

@@ -115,7 +115,7 @@ def _form(files: Sequence[Path], boundary: str) -> bytes:
 
 
 def _header_safe(name: str) -> str:
-    """A file's name without what would break the header: control characters, quotes, backslashes, bytes not in UTF-8."""
+    """A file's name without what would break the header: control characters, quotes, backslashes, no UTF-8."""
     return "".join("_" if c in '"\\' or not c.isprintable() else c for c in name)
 
 

@@ -114,7 +114,7 @@ def test_imported_model_answers_as_the_original(tmp_path, photos, layout, ends_i
 
 
 def test_refusals_name_what_is_wrong(tmp_path, photos):
-    """No model, too many labels, a missing class folder, a graph that was imported before: each refused in a sentence."""
+    """No model, too many labels, no class folder, a graph of our own: each is refused in one sentence."""
     write_model(tmp_path / "model.onnx")
     (tmp_path / "text.onnx").write_text("not a model")
     ours = onnx.load(tmp_path / "model.onnx")
