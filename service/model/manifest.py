@@ -168,6 +168,14 @@ class Manifest(Contract):
     evaluation: tuple[Figure, ...] = ()
 
     @property
+    def refuses_nothing(self) -> bool:
+        """Whether the default gate accepts every image: its calibration failed."""
+        if self.pairs is None or self.default.score is not None:
+            return False
+        pair = self.pairs.policies[self.default.policy]
+        return pair.familiarity is None and pair.certainty is None
+
+    @property
     def preprocessed_score(self) -> ScoreName | None:
         """The one score that needs the perturbed graph, if there is one."""
         return next((score for score in self.scores if score in PREPROCESSED_SCORES), None)

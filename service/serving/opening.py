@@ -90,6 +90,11 @@ class BundleOpener:
                 "seconds": round(opened.seconds, 3),
             },
         )
+        if manifest.refuses_nothing:
+            log.warning(
+                "the default gate refuses no image",
+                extra={"model": manifest.name, "version": manifest.version, "policy": manifest.default.policy},
+            )
         override = self._overrides.override_of(manifest)
         gates, pairs = gates_of(manifest), pairs_of(manifest)
         model = Model(opened.bundle, queues, gates, pairs, metrics, settings.device, device, override=override)

@@ -44,6 +44,10 @@ def by_reason(manifest: Manifest, data: str) -> str:
 def _gate(manifest: Manifest) -> Iterator[str]:
     """A line for each reason: none is much wider than a terminal."""
     name = f"The default gate, policy `{manifest.default.policy}`, refuses"
+    if manifest.refuses_nothing and manifest.pairs is not None:
+        how = manifest.pairs.policies[manifest.default.policy].how
+        yield f"**WARNING: no image is refused.** The default gate, policy `{manifest.default.policy}`, {how}"
+        return
     first, *second = _what_it_refuses(manifest)
     yield f"{name} {first}" + ("" if second else ".")
     yield from (f"or {one}." for one in second)
@@ -63,7 +67,7 @@ def _what_it_refuses(manifest: Manifest) -> list[str]:
     if pair.certainty is not None:
         certainty = threshold(manifest, "certainty", pair.certainty)
         reasons.append(f"{'' if reasons else 'images '}as *unsure* (largest probability at most {certainty})")
-    return reasons or ["nothing"]
+    return reasons
 
 
 def _expectation(manifest: Manifest) -> str:

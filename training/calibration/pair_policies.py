@@ -104,8 +104,9 @@ def is_worse_than_accepting_all(pair: Pair, calibration: PairScores, proxies: Pa
     return gated is None or (ungated is not None and gated > ungated)
 
 
-def accept_all_pair() -> Pair:
-    return Pair(None, None, "refuses nothing")
+def accept_all_pair(why_default: str | None = None) -> Pair:
+    """Refuses nothing. `why_default` stays in the bundle, because a gate that refuses nothing must explain itself."""
+    return Pair(None, None, "refuses nothing" + ("" if why_default is None else f". {why_default}"))
 
 
 def foreign_only_pair(calibration: PairScores, keep: float = 0.95) -> Pair:
@@ -210,7 +211,7 @@ def risk_pair(
     if not 0 < risk < 1 or not 0 < alpha < 1:
         raise DataError(f"risk is {risk:g} and alpha {alpha:g}, expected both between 0 and 1.")
     if half_a.right is None or half_b.right is None:
-        raise DataError("policy 'risk' needs to know which images are misclassified. Use labelled calibration images.")
+        raise DataError("the pair 'risk' needs to know which images are misclassified. Use labelled calibration images.")
     path = risk_path(half_a, proxies)
     wrong_a, accepted_a = np.transpose([_mistakes(pair, half_a) for pair in path])
     start = int(np.argmin(binom.logcdf(wrong_a, accepted_a, risk)))  # logs: p-values near 0 would all be equal
@@ -222,7 +223,7 @@ def risk_pair(
     if found is None:
         needed = math.ceil(math.log(alpha) / math.log1p(-risk))
         raise DataError(
-            f"policy 'risk': {len(half_b)} calibration images to test on, {int((~half_b.right).sum())} of them "
+            f"the pair 'risk': {len(half_b)} calibration images to test on, {int((~half_b.right).sum())} of them "
             f"misclassified, cannot promise at most {risk:.2%} wrong answers with probability {1 - alpha:g}. It takes "
             f"at least {needed} accepted images without a mistake. Use more calibration images, or a higher --risk."
         )

@@ -78,7 +78,6 @@ def make_pairs(
     made["foreign_only"] = foreign_only_pair(own)
     if ood:
         made["ood_holdout"] = ood_holdout_pair(own, ood)
-    made[ACCEPT_ALL] = accept_all_pair()
     warning = None
     if is_worse_than_accepting_all(made[BALANCED], own, proxies):
         warning = (
@@ -86,6 +85,7 @@ def make_pairs(
             "made from them. The default is 'accept_all': NOTHING is refused. Check that labels and images belong "
             "together, and that the images are prepared as the model expects."
         )
+    made[ACCEPT_ALL] = accept_all_pair(warning)
     policies = {name: pair_policy(pair, own) for name, pair in made.items()}
     return MadePairs(
         Pairs(joint=joint_histogram(own), policies=policies),
@@ -98,7 +98,7 @@ def make_pairs(
 def _risk_pair(own: PairScores, halves: Halves, proxies: PairScores, risk: float, alpha: float) -> Pair:
     if not len(halves.b):
         raise DataError(
-            f"policy 'risk': {len(own)} calibration images are too few to test a promise on. Give at least "
+            f"the pair 'risk': {len(own)} calibration images are too few to test a promise on. Give at least "
             f"{FEWEST_TO_SPLIT}."
         )
     return risk_pair(own.take(halves.a), own.take(halves.b), risk, alpha, proxies)

@@ -96,9 +96,9 @@ def test_a_gate_without_test_images_says_what_is_expected(pair):
 
 
 def test_a_gate_that_refuses_nothing_says_so(pair):
-    """The default after a failed calibration is accept_all."""
+    """The default after a failed calibration is accept_all, and the card warns as the terminal does."""
     manifest = pair.model_copy(update={"default": Default(policy="accept_all"), "evaluation": ()})
-    assert "policy `accept_all`, refuses nothing." in "\n".join(first_screen(manifest))
+    assert "**WARNING: no image is refused.** The default gate, policy `accept_all`" in first_screen(manifest)[2]
 
 
 def test_a_gate_on_one_score_has_no_reasons(tmp_path):
