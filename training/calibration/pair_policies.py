@@ -211,7 +211,9 @@ def risk_pair(
     if not 0 < risk < 1 or not 0 < alpha < 1:
         raise DataError(f"risk is {risk:g} and alpha {alpha:g}, expected both between 0 and 1.")
     if half_a.right is None or half_b.right is None:
-        raise DataError("the pair 'risk' needs to know which images are misclassified. Use labelled calibration images.")
+        raise DataError(
+            "the pair 'risk' needs to know which images are misclassified. Use labelled calibration images."
+        )
     path = risk_path(half_a, proxies)
     wrong_a, accepted_a = np.transpose([_mistakes(pair, half_a) for pair in path])
     start = int(np.argmin(binom.logcdf(wrong_a, accepted_a, risk)))  # logs: p-values near 0 would all be equal
