@@ -8,7 +8,9 @@ import typer
 from rich.console import Console
 
 from service.model.bundle import Bundle, Default, load_bundle
+from service.model.command_line import CommandLine
 from training.cli.options import Alpha, CalibrationOod, DataRoot, EpsilonByOption, Risk, Tprs, show_bundle
+from training.cli.typed import typed
 from training.errors import DataError
 from training.graphs.progress import counting_images
 
@@ -31,6 +33,7 @@ class _Options:
     target_rejection: float | None
     use_recommended: Literal["ood", "mistakes"] | None
     out: Path | None
+    command: CommandLine
 
     def __post_init__(self) -> None:
         if (self.traffic is None) != (self.target_rejection is None):
@@ -47,6 +50,7 @@ class _Options:
 
 
 def calibrate(
+    context: typer.Context,
     what: Annotated[Path, typer.Argument(metavar="RUN_OR_BUNDLE", help="A finished run, or models/NAME/VERSION.")],
     data: Annotated[
         str | None,
@@ -86,7 +90,7 @@ def calibrate(
     """
     from training.calibration.policies import Wanted
 
-    options = _Options(data, ood or [], data_root, traffic, target_rejection, use_recommended, out)
+    options = _Options(data, ood or [], data_root, traffic, target_rejection, use_recommended, out, typed(context))
     wanted = Wanted(tuple(tpr or (95,)), risk, alpha)
     if (what / "bundle.json").is_file():
         from training.bundles.next_version import check_target
@@ -128,7 +132,7 @@ def _only_traffic(bundle: Bundle, options: _Options) -> Bundle | None:
     _print(as_text(policy_rows(scores)))
     if options.out is None:
         return None
-    return write_with_target_rejection(bundle, opened, scores, pairs, images, options.out)
+    return write_with_target_rejection(bundle, opened, scores, pairs, images, options.out, options.command)
 
 
 def _bundle(bundle: Bundle, options: _Options, wanted: "Wanted", epsilon_by: "EpsilonBy") -> Bundle | None:
@@ -144,7 +148,7 @@ def _bundle(bundle: Bundle, options: _Options, wanted: "Wanted", epsilon_by: "Ep
     if options.out is None:
         return None
     with counting_images(console, "measuring"):
-        return write_recalibrated(bundle, prepared, calibrated, default, options.out)
+        return write_recalibrated(bundle, prepared, calibrated, default, options.out, options.command)
 
 
 def _run(folder: Path, options: _Options, wanted: "Wanted", epsilon_by: "EpsilonBy") -> Bundle | None:
@@ -165,7 +169,7 @@ def _run(folder: Path, options: _Options, wanted: "Wanted", epsilon_by: "Epsilon
     if options.out is None:
         return None
     with counting_images(console, "measuring"):
-        return write_run(exported, calibrated, options.out, default)
+        return write_run(exported, calibrated, options.out, options.command, default)
 
 
 def _traffic(options: _Options, opened: "OpenGraphs") -> "Traffic | None":

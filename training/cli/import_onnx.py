@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from training.cli.options import Out, show_bundle
+from training.cli.typed import typed
 from training.errors import DataError
 from training.graphs.progress import counting_images
 
@@ -18,6 +19,7 @@ IMAGENET_STD: Channels = (0.229, 0.224, 0.225)
 
 
 def import_onnx(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(help="An ONNX image classifier that ends in logits or a softmax.")],
     labels: Annotated[str, typer.Option(help="Class names in order: a text file, one a line, or a,b,c.")],
     calibration: Annotated[Path, typer.Option(help="Labelled images it was not trained on: FOLDER/LABEL/*.png.")],
@@ -44,7 +46,7 @@ def import_onnx(
     rule = Input(width=1, height=1, resize=resize, crop_fraction=crop_fraction, interpolation=interpolation)
     names = read_labels(labels)
     with counting_images(console, "importing, calibrating and measuring"):
-        imported = run_import(model, out, names, calibration, test, mean, std, layout, rule)
+        imported = run_import(model, out, names, calibration, test, mean, std, layout, typed(context), rule)
     for note in imported.notes:
         console.print(f"note: {note}", highlight=False)
     show_bundle(imported.bundle, console, imported.warning)

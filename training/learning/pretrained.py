@@ -96,8 +96,13 @@ def _origin(path: Path) -> Origin | None:
 
 
 def commands_of(identity: dict[str, Any], checkpoint: dict[str, Any]) -> tuple[str, ...]:
-    """The command of a run, after those of the runs whose weights it started from. Their folders are RUN1, RUN2 …"""
+    """The command of a run, after those of the runs whose weights it started from.
+
+    Runs of earlier versions did not keep it: then it is put together, and their folders are called RUN1, RUN2 …
+    """
     earlier = tuple((identity.get("init") or {}).get("made_by", ()))
+    if identity.get("command") is not None:
+        return (*earlier, identity["command"])
     start = f" --init RUN{len(earlier)}/checkpoint.pt" if earlier else ""
     # bfloat16 is the default on a GPU that supports it. On a CPU it was requested, and the weights depend on it.
     precision = " --precision bf16" if checkpoint.get("execution", "cpu").startswith("cpu, bf16") else ""
