@@ -1,6 +1,11 @@
 """`confgate-train`: the application that holds all commands, and its entry point."""
 
+import os
 import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NoReturn
 
 import typer
 from rich.console import Console
@@ -42,5 +47,35 @@ def main() -> None:
     try:
         app()
     except (TrainingError, BundleError) as problem:
-        Console(stderr=True).print(f"[red]error:[/red] {escape(str(problem))}", highlight=False, soft_wrap=True)
-        sys.exit(2)
+        _fail(str(problem))
+    except OSError as problem:  # a file that cannot be read or written: no command looks at each one beforehand
+        _fail(_explained(problem, sys.argv[1:]))
+
+
+def _fail(message: str) -> NoReturn:
+    Console(stderr=True).print(f"[red]error:[/red] {escape(message)}", highlight=False, soft_wrap=True)
+    sys.exit(2)
+
+
+def _explained(problem: OSError, words: list[str]) -> str:
+    """What the system said, with the option whose path it happened under."""
+    reason = problem.strerror or str(problem)
+    if problem.filename is None:
+        return f"{reason}. Free space, or allow reading and writing where the options point."
+    file = Path(os.fsdecode(problem.filename)).absolute()
+    flag = next((flag for flag, path in _paths(words) if file == path or path in file.parents), None)
+    where = "" if flag is None else f", under {flag}"
+    return (
+        f"{file}{where}: {reason}. Expected a file or folder that can be read, or a place with space that can be "
+        f"written to. Allow it, or give {flag or 'the option that leads there'} another path."
+    )
+
+
+def _paths(words: list[str]) -> Iterator[tuple[str, Path]]:
+    """Every word that may be a path, with the option before it."""
+    for before, word in pairwise(["", *words]):
+        flag, equals, value = word.partition("=")
+        if flag.startswith("--") and equals:
+            yield flag, Path(value).absolute()
+        elif not word.startswith("--"):
+            yield before if before.startswith("--") else f"the argument {word}", Path(word).absolute()
