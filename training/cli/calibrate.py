@@ -15,9 +15,12 @@ from training.errors import DataError
 from training.graphs.progress import counting_images
 
 if TYPE_CHECKING:  # imported late to keep --help fast
+    from collections.abc import Mapping
+
     from training.calibration.calibrate import Calibrated, EpsilonBy, Traffic
     from training.calibration.open_graphs import OpenGraphs
     from training.calibration.policies import Wanted
+    from training.calibration.recommend import Purpose, Recommendation
 
 console = Console()
 
@@ -195,8 +198,9 @@ def _show(calibrated: "Calibrated", notes: tuple[str, ...], options: _Options) -
     found = recommendations(calibrated, next(iter(calibrated.scores)))
     for recommendation in found.values():
         _print(str(recommendation))
-    if options.use_recommended is not None and options.use_recommended in found:
-        chosen = found[options.use_recommended].default
+    recommended = None if options.use_recommended is None else _recommended(options.use_recommended, found, calibrated)
+    if recommended is not None:
+        chosen = recommended
     elif options.target_rejection is not None:
         chosen = Default(policy=TARGET_REJECTION)
     else:
@@ -206,6 +210,23 @@ def _show(calibrated: "Calibrated", notes: tuple[str, ...], options: _Options) -
     what = "familiarity and certainty" if chosen.score is None else f"score {chosen.score}"
     _print(f"default: {what} under policy {chosen.policy}")
     return chosen
+
+
+def _recommended(
+    purpose: "Purpose", found: "Mapping[Purpose, Recommendation]", calibrated: "Calibrated"
+) -> Default | None:
+    """The recommended default; None, with a note, where the images did not allow its policy."""
+    from training.calibration.recommend import POLICIES
+
+    if purpose in found:
+        default = found[purpose].default
+        if default.score is not None and default.policy in calibrated.scores[default.score].policies:
+            return default
+    _print(
+        f"note: --use-recommended {purpose} has no effect: the images do not allow policy '{POLICIES[purpose]}'. Give "
+        f"--data more images."
+    )
+    return None
 
 
 def _print(text: str) -> None:

@@ -145,6 +145,8 @@ def keep_classifier(network: Classifier, pretrained: Pretrained | None, trained_
 
 def _read_state(path: Path) -> dict[str, Tensor]:
     """A dict of tensors. From a run's checkpoint it takes the weights to serve: the average, where one was kept."""
+    if path.is_dir():
+        raise RecipeError(f"--init {path} is a folder. Expected a file; of a run it is {path / 'checkpoint.pt'}.")
     if not path.is_file():
         raise RecipeError(f"--init {path}: no such file. Expected a state dict written by torch.save.")
     try:
