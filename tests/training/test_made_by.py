@@ -113,6 +113,7 @@ def test_a_training_is_made_again_from_its_card(place: Path) -> None:
         f"confgate-train fit compact-cifar10 --data '{place}/my photos' --size 12 {changes} --workers 0 "
         f"--init '{place.parent}/start.pt' --out=runs/it",
         "confgate-train export runs/it --tpr 90 --tpr 80 --out models/photos/1",
+        "confgate-train calibrate models/photos/1 --tpr 85 --out models/photos/2",
     )
     made = load_bundle(place / "models" / "photos" / "1")
     fit, export = made.manifest.provenance.commands
@@ -125,6 +126,13 @@ def test_a_training_is_made_again_from_its_card(place: Path) -> None:
     recipe = parse_recipe(dict(made.manifest.provenance.resolved_recipe or {}))
     assert (recipe.data.folder, recipe.data.size, recipe.data.split_seed) == ("my photos", 12, 3)
     assert (recipe.optimiser.epochs, recipe.network.widths) == (1, (4, 4, 4))
+    again = load_bundle(place / "models" / "photos" / "2").manifest  # calibrated on the folder that the recipe names
+    assert again.provenance.commands == (
+        fit,
+        export,
+        "confgate-train calibrate models/photos/1 --out models/photos/2 --tpr 85",
+    )
+    assert again.scores["confidence"].policies["tpr85"].n == made.manifest.scores["confidence"].policies["tpr90"].n
     for text in ("bundle.json", "CARD.md"):
         assert str(place.parent) not in (made.folder / text).read_text()
 
