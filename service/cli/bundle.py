@@ -1,19 +1,25 @@
-"""`confgate bundle`: look into a bundle folder (models/NAME/VERSION).
+"""`confgate bundle`: look into a bundle folder (models/NAME/VERSION), or copy it.
 
 confgate bundle inspect models/cifar10/5
 confgate bundle verify models/cifar10/5
+confgate bundle copy models/cifar10/5 models/pets/1
 """
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import JsonValue
+
     from service.model.bundle import Bundle
     from service.model.manifest import Manifest
 
-app = typer.Typer(help="Look into a bundle folder (models/NAME/VERSION).", no_args_is_help=True)
+app = typer.Typer(help="Look into a bundle folder (models/NAME/VERSION), or copy it.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(help="models/NAME/VERSION")]
 
 
@@ -38,12 +44,27 @@ def verify_bundle(folder: Folder) -> None:
     typer.echo(f"{bundle.manifest.name} version {bundle.manifest.version}: good")
 
 
+@app.command("copy")
+def copy(
+    source: Annotated[Path, typer.Argument(help="The bundle to copy: models/NAME/VERSION.")],
+    target: Annotated[Path, typer.Argument(help="Its new name and version: models/OTHER/VERSION.")],
+) -> None:
+    """Publish a version under another name or number: verified, whole or not at all, with the same hashes."""
+    from service.cli.bundle_copy import copy_bundle
+
+    bundle = copy_bundle(source, target)
+    typer.echo(f"wrote {bundle.folder}, with the graphs and thresholds of {source}")
+    typer.echo(f"next: confgate serve --models {bundle.folder.parent.parent}")
+
+
 def describe(bundle: "Bundle") -> str:
     """A bundle for a person to read."""
     manifest, size, made = bundle.manifest, bundle.manifest.input, bundle.manifest.provenance
     lines = [
         f"{manifest.name} version {manifest.version}, made {manifest.created:%Y-%m-%d %H:%M %Z}",
         f"  from       {made.recipe}, seed {made.seed}, {made.data}, commit {made.git_sha}",
+        *(f"  made by    {command}" for command in made.commands),
+        *_describe_recipe(made.resolved_recipe or {}),
         f"  input      {size.width}×{size.height} RGB, {size.resize}, {size.interpolation}"
         + (f", crop fraction {size.crop_fraction}" if size.crop_fraction < 1 else ""),
         f"  labels     {len(manifest.labels)}: {', '.join(manifest.labels)}",
@@ -80,6 +101,21 @@ def describe(bundle: "Bundle") -> str:
         under = "".join(f", {part}" for part in (figure.score, figure.policy and pair + figure.policy) if part)
         lines.append(f"  measured   {figure.metric} {figure.value:.4f} on {figure.data} (n = {figure.n:,}{under})")
     return "\n".join(lines)
+
+
+def _describe_recipe(recipe: "Mapping[str, JsonValue]") -> list[str]:
+    """A line for each section, and one for the fields outside of sections."""
+    sections = {name: value for name, value in recipe.items() if isinstance(value, dict)}
+    alone = {name: value for name, value in recipe.items() if name not in sections}
+    return [
+        f"  recipe     {section}{', '.join(f'{name}={_value(value)}' for name, value in fields.items())}"
+        for section, fields in (("", alone), *((f"{name}: ", fields) for name, fields in sections.items()))
+        if fields
+    ]
+
+
+def _value(value: "JsonValue") -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _describe_pairs(manifest: "Manifest") -> list[str]:

@@ -19,6 +19,7 @@ from typing import Self
 from pydantic import ValidationError
 
 from service.errors import BundleError
+from service.model.contract import NAME
 from service.model.manifest import (
     MANIFEST,
     SCHEMA_VERSIONS,
@@ -50,6 +51,7 @@ __all__ = [
     "Score",
     "Typicality",
     "load_bundle",
+    "target_problem",
     "write_bundle",
 ]
 
@@ -96,6 +98,23 @@ def load_bundle(folder: Path) -> Bundle:
     return bundle
 
 
+def target_problem(target: Path) -> str | None:
+    """Why no new bundle can be written to models/NAME/VERSION, as the end of a sentence; None if it can."""
+    name, version = target.parent.name, target.name
+    if not re.fullmatch(r"[1-9][0-9]*", version):
+        return "expected models/NAME/VERSION with a whole number from 1 as VERSION."
+    if not re.fullmatch(NAME, name):
+        return "expected models/NAME/VERSION with at most 64 letters, digits, '-', '_' and '.' as NAME."
+    if target.exists() or target.is_symlink():
+        return "which exists; expected a new version: bundles are never edited."
+    above = next(folder for folder in target.absolute().parents if folder.exists())
+    if not above.is_dir():
+        return f"but {above} is a file; expected a folder, or none yet."
+    if not os.access(above, os.W_OK | os.X_OK):
+        return f"but {above} cannot be written to. Allow writing there, or name another folder."
+    return None
+
+
 def write_bundle(
     models: Path,
     manifest: Manifest,
@@ -109,6 +128,20 @@ def write_bundle(
     target = models / manifest.name / str(manifest.version)
     if target.exists():
         raise BundleError(target, "version", "a folder that exists", "a new version: bundles are never edited")
+    try:
+        return _publish(target, manifest, files, check)
+    except OSError as problem:
+        raise BundleError(
+            target,
+            "folder",
+            f"{problem.strerror or problem} while it was written, so nothing was kept",
+            "free space, and a folder that can be written to",
+        ) from problem
+
+
+def _publish(
+    target: Path, manifest: Manifest, files: Mapping[str, Path | bytes], check: Callable[[Bundle], None] | None
+) -> Bundle:
     target.parent.mkdir(parents=True, exist_ok=True)
     # The leading dot hides the unfinished folder from the loader.
     unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -130,7 +163,7 @@ def write_bundle(
         unfinished.chmod(0o755)  # mkdtemp's 0700 would hide the bundle from the user the service runs as
         unfinished.rename(target)
     except BaseException:
-        shutil.rmtree(unfinished)
+        shutil.rmtree(unfinished, ignore_errors=True)  # the error that led here is the one to tell
         raise
     return load_bundle(target)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy.typing as npt
-from pydantic import AfterValidator, AwareDatetime, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, AwareDatetime, Field, JsonValue, PositiveInt, model_validator
 
 from service.model.contract import Contract, FileName, Name, PolicyName, Rate, Text
 from service.model.pairs import Pairs
@@ -53,6 +53,10 @@ class Provenance(Contract):
     recipe: Text
     seed: int | None = None
     data: Text
+    # The command lines that made it, in their order: see `service.model.command_line`. Older bundles have none.
+    commands: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    # Every field of the recipe, or every option of `import-onnx`, as it was used. Older bundles have none.
+    resolved_recipe: dict[str, JsonValue] | None = None
 
 
 class Input(Contract):

@@ -108,8 +108,16 @@ def outcome(folder: BundleFolder, models: Path, before: list[str] | None = None)
         return [f"refused: {error}"]
 
 
+def with_commands(raw: dict[str, Any]) -> None:
+    """What bundles hold of how they were made, as they do since there is `provenance.commands`."""
+    raw["provenance"] |= {
+        "commands": ["confgate-train fit tiny --out runs/tiny", "confgate-train export runs/tiny"],
+        "resolved_recipe": {"name": "tiny", "optimiser": {"epochs": 2}, "labels": ["red", "green"]},
+    }
+
+
 KINDS: dict[str, Callable[[Path], BundleFolder]] = {
-    "confidence": lambda models: make_bundle(models, all_scores=True),
+    "confidence": lambda models: make_bundle(models, all_scores=True, change=with_commands),
     "plain": lambda models: make_bundle(models, confidence=False, all_scores=True),
     "pairs": make_pair_bundle,
 }

@@ -11,10 +11,12 @@ from onnx import version_converter
 
 from service.errors import RequestError
 from service.model.bundle import Bundle, Input, Provenance
+from service.model.command_line import CommandLine
 from service.model.images import Pixels, decode
 from service.model.session import RUNTIME_ERRORS
 from training.bundles.bank import with_bank
 from training.bundles.card import write_card
+from training.bundles.made_by import how_it_was_made
 from training.bundles.write import Graphs, assemble_bundle, check_new
 from training.calibration.calibrate import Evidence, calibrate_graphs
 from training.data.splits import LabelledImages
@@ -45,6 +47,7 @@ def import_onnx(
     mean: Sequence[float],
     std: Sequence[float],
     layout: Layout,
+    command: CommandLine,
     resize: Input | None = None,
 ) -> Imported:
     """Reads the graph, finds its logits, calibrates on a folder of labelled images, and writes the bundle."""
@@ -74,7 +77,15 @@ def import_onnx(
         git_sha="not trained here",
         recipe=f"import-onnx {model.name}",
         seed=None,
-        data=f"calibrated on {len(evidence.calibration)} images of {calibration.name}",
+        data=_images_of(evidence, calibration, test),
+        commands=(command,),
+        resolved_recipe={
+            "labels": list(labels),
+            "mean": list(mean),
+            "std": list(std),
+            "layout": layout,
+            **shape.model_dump(mode="json"),
+        },
     )
     graphs = Graphs(forward, perturbed)
     opened = graphs.opened(shape)
@@ -92,13 +103,22 @@ def import_onnx(
             manifest,
             evidence.name,
             f"An ONNX classifier imported from `{model.name}`.",
-            f"`confgate-train import-onnx {model.name} --layout {layout} "
-            f"--out models/{manifest.name}/{manifest.version}`, {manifest.provenance.data}; "
-            f"mean {list(mean)}, std {list(std)}.",
+            how_it_was_made(
+                manifest.provenance.commands,
+                f"It was {manifest.provenance.data}; layout {layout}, mean {list(mean)}, std {list(std)}.",
+            ),
             made.epsilon_how,
         ),
     )
     return Imported(bundle, notes, calibrated.warning)
+
+
+def _images_of(evidence: Evidence, calibration: Path, test: Path | None) -> str:
+    """How many images set the thresholds, and how many the figures are measured on."""
+    text = f"calibrated on {len(evidence.calibration)} labelled images of {calibration.resolve().name}"
+    if test is None or evidence.test is None:
+        return text
+    return f"{text}, tested on {len(evidence.test)} labelled images of {test.resolve().name}"
 
 
 def read_image_folder(folder: Path, labels: tuple[str, ...], shape: Input) -> LabelledImages:

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from service.model.bundle import Bundle, Default, Manifest, Provenance
+from service.model.command_line import CommandLine
 from training.bundles.bank import with_bank
 from training.bundles.card import write_card
-from training.bundles.figure_text import ood_sets_of
+from training.bundles.made_by import chain, how_it_was_made, resolved
 from training.bundles.write import Graphs, assemble_bundle, check_new, git_revision
 from training.calibration.calibrate import Calibrated, EpsilonBy, Evidence, calibrate_graphs
 from training.calibration.open_graphs import OpenGraphs
@@ -55,6 +56,7 @@ def make_bundle(
     data_root: Path,
     ood: list[str],
     wanted: Wanted,
+    command: CommandLine,
     epsilon_by: EpsilonBy = "auto",
     plain: bool = False,
 ) -> tuple[Bundle, Calibrated]:
@@ -63,10 +65,12 @@ def make_bundle(
     exported = export_run(folder, data_root, ood, plain)
     calibrated = calibrate_graphs(exported.opened, exported.evidence, wanted, epsilon_by)
     calibrated = replace(calibrated, notes=exported.notes + calibrated.notes)
-    return write_run(exported, calibrated, target), calibrated
+    return write_run(exported, calibrated, target, command), calibrated
 
 
-def write_run(exported: ExportedRun, calibrated: Calibrated, target: Path, default: Default | None = None) -> Bundle:
+def write_run(
+    exported: ExportedRun, calibrated: Calibrated, target: Path, command: CommandLine, default: Default | None = None
+) -> Bundle:
     """Evaluates an exported and calibrated run, and writes it to `target`."""
     run = exported.run
     provenance = Provenance(
@@ -74,6 +78,8 @@ def write_run(exported: ExportedRun, calibrated: Calibrated, target: Path, defau
         recipe=run.recipe.name,
         seed=run.seed,
         data=f"{run.recipe.data.dataset}, splits {run.splits.sizes}, fingerprint {run.splits.fingerprint}",
+        commands=chain(run.made_by, command),
+        resolved_recipe=resolved(run.recipe),
     )
     return assemble_bundle(
         target,
@@ -106,13 +112,10 @@ def _card(manifest: Manifest, run: TrainedRun, parity: float, epsilon_how: str) 
         f"{sizes['train']:,} training, {sizes['validation']:,} validation, {sizes['calibration']:,} calibration "
         f"and {sizes['test']:,} test images, all disjoint."
     )
-    options = "".join(f" --ood {data}" for data in ood_sets_of(manifest, recipe.data.dataset))
-    if run.branch_left_out:
-        options += " --without-branch"
-    how = (
-        f"{', '.join(f'`{command}`' for command in run.made_by)}, then `confgate-train export RUN{len(run.made_by)} "
-        f"--out models/{manifest.name}/{manifest.version}{options}`.\n"
-        f"Code {manifest.provenance.git_sha}; data {manifest.provenance.data}; largest difference between torch and "
-        f"ONNX Runtime over all outputs {parity:.1e}."
+    made = manifest.provenance
+    how = how_it_was_made(
+        made.commands,
+        f"Code {made.git_sha}; data {made.data}; largest difference between torch and ONNX Runtime over all outputs "
+        f"{parity:.1e}.",
     )
     return write_card(manifest, recipe.data.dataset, what, how, epsilon_how)

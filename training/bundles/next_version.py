@@ -13,12 +13,14 @@ import numpy as np
 import onnx
 
 from service.model.bundle import Bundle, Default, Figure, Manifest, Provenance, Score
+from service.model.command_line import CommandLine
 from service.model.manifest import HashedFile
 from service.model.pairs import Pairs
 from service.model.scores import PREPROCESSED_SCORES, ScoreName
 from training.bundles.bank import with_bank
 from training.bundles.card import write_card
 from training.bundles.from_onnx import decode_file, read_image_folder
+from training.bundles.made_by import chain, facts_of_card, how_it_was_made, recipe_of
 from training.bundles.write import (
     Graphs,
     check_new,
@@ -93,6 +95,7 @@ def read_evidence(bundle: Bundle, data: str | None, data_root: Path, ood: list[s
 
 def _splits(manifest: Manifest, data: str | None, data_root: Path) -> tuple[Splits, str]:
     trained = TRAINED_ON.match(manifest.provenance.data)
+    recipe = recipe_of(manifest)
     if trained is None or (data is not None and data != trained["name"]):
         if data is None:
             raise DataError(
@@ -102,7 +105,8 @@ def _splits(manifest: Manifest, data: str | None, data_root: Path) -> tuple[Spli
         return splits_for(Data(dataset=data), data_root), data
     name = trained["name"]
     sizes = {key: int(count) for key, count in re.findall(r"'(\w+)': (\d+)", trained["sizes"])}
-    splits = splits_for(Data(dataset=name, validation=sizes["validation"], calibration=sizes["calibration"]), data_root)
+    old = Data(dataset=name, validation=sizes["validation"], calibration=sizes["calibration"])
+    splits = splits_for(old if recipe is None else recipe.data, data_root)
     if splits.fingerprint != trained["fingerprint"]:
         raise DataError(
             f"the splits of '{name}' under {data_root} have fingerprint {splits.fingerprint}, the model was trained "
@@ -146,14 +150,21 @@ def with_target_rejection(
 
 
 def write_recalibrated(
-    bundle: Bundle, prepared: Prepared, calibrated: Calibrated, default: Default, target: Path
+    bundle: Bundle,
+    prepared: Prepared,
+    calibrated: Calibrated,
+    default: Default,
+    target: Path,
+    command: CommandLine,
 ) -> Bundle:
     """A new version from labelled images: every score, policy and figure is computed again."""
     opened, evidence = prepared.opened, prepared.evidence
     figures = figures_of(opened, evidence, calibrated) if evidence.test is not None else _still_true(bundle, calibrated)
     with tempfile.TemporaryDirectory() as folder:
         files = _files(bundle) if prepared.graphs is None else write_graphs(prepared.graphs, Path(folder))
-        manifest = _next_version(bundle, target, f"{len(evidence.calibration)} images of {evidence.name}").model_copy(
+        manifest = _next_version(
+            bundle, target, f"{len(evidence.calibration)} labelled images of {evidence.name}", command
+        ).model_copy(
             update={
                 "schema_version": 2,
                 **(described(files) if prepared.graphs is not None else {}),
@@ -164,9 +175,7 @@ def write_recalibrated(
                 "evaluation": tuple(figures),
             }
         )
-        options = "".join(f" --ood {name}" for name in evidence.ood)
-        same = prepared.graphs is None
-        card = _card(bundle, manifest, f"--data {evidence.name}{options}", calibrated.epsilon_how, same)
+        card = _card(bundle, manifest, calibrated.epsilon_how, same_graphs=prepared.graphs is None)
         return publish(target, manifest, files, card, evidence.calibration.images[:1], opened)
 
 
@@ -177,14 +186,15 @@ def write_with_target_rejection(
     pairs: Pairs | None,
     traffic: Traffic,
     target: Path,
+    command: CommandLine,
 ) -> Bundle:
     """A new version from unlabelled images: the old policies and figures stay, and the new policy is the default."""
     what = f"policy {TARGET_REJECTION} from {len(traffic.images)} unlabelled images"
     default = Default(score=bundle.manifest.default.score, policy=TARGET_REJECTION)
     update = {"scores": scores, "pairs": pairs, "default": default}
-    manifest = _next_version(bundle, target, what).model_copy(update=update)
+    manifest = _next_version(bundle, target, what, command).model_copy(update=update)
     how = f"ε is that of version {bundle.manifest.version}"
-    card = _card(bundle, manifest, f"--traffic FOLDER --target-rejection {traffic.rate:g}", how)
+    card = _card(bundle, manifest, how)
     return publish(target, manifest, _files(bundle), card, traffic.images[:1], opened)
 
 
@@ -197,7 +207,7 @@ def check_target(bundle: Bundle, target: Path) -> None:
         )
 
 
-def _next_version(bundle: Bundle, target: Path, what: str) -> Manifest:
+def _next_version(bundle: Bundle, target: Path, what: str, command: CommandLine) -> Manifest:
     old = bundle.manifest
     return old.model_copy(
         update={
@@ -209,6 +219,8 @@ def _next_version(bundle: Bundle, target: Path, what: str) -> Manifest:
                 seed=old.provenance.seed,
                 data=f"{old.provenance.data.split(RECALIBRATED)[0]}{RECALIBRATED} from version {old.version}, "
                 f"with code {git_revision()}, on {what}",
+                commands=chain(old.provenance.commands, command),
+                resolved_recipe=old.provenance.resolved_recipe,
             ),
         }
     )
@@ -234,23 +246,18 @@ def _still_true(bundle: Bundle, calibrated: Calibrated) -> list[Figure]:
 
 def _how_before(bundle: Bundle) -> str:
     """How the version that this one is made from was made: it may not be kept."""
-    card = bundle.folder / "CARD.md"
-    text = card.read_text() if card.is_file() else ""
-    _, heading, how = text.partition("## How it was made\n")
-    return f"\n\nVersion {bundle.manifest.version}: {how.strip()}" if heading else ""
+    facts = facts_of_card(bundle.folder)
+    return f"\n\nVersion {bundle.manifest.version}: {facts}" if facts else ""
 
 
-def _card(bundle: Bundle, manifest: Manifest, options: str, epsilon_how: str, same_graphs: bool = True) -> str:
+def _card(bundle: Bundle, manifest: Manifest, epsilon_how: str, same_graphs: bool = True) -> str:
     old = bundle.manifest
     graphs = "its graphs are the same, byte for byte" if same_graphs else "its network is the same, with neighbours"
     what = (
         f"Version {old.version} under new thresholds: {graphs}. It was trained as "
         f"`{old.provenance.recipe}` on {old.provenance.data.split(RECALIBRATED)[0]}."
     )
-    how = (
-        f"`confgate-train calibrate models/{old.name}/{old.version} {options} "
-        f"--out models/{manifest.name}/{manifest.version}`.\n"
-        f"Network of code {manifest.provenance.git_sha}; {manifest.provenance.data}.{_how_before(bundle)}"
-    )
+    made = manifest.provenance
+    how = how_it_was_made(made.commands, f"Network of code {made.git_sha}; {made.data}.{_how_before(bundle)}")
     accuracy = next((f.data.removesuffix(" test") for f in manifest.evaluation if f.metric == "accuracy"), "its")
     return write_card(manifest, accuracy, what, how, epsilon_how)

@@ -21,6 +21,7 @@ from service.model.bundle import (
     Input,
     Manifest,
     Provenance,
+    target_problem,
     write_bundle,
 )
 from service.model.scores import Outputs
@@ -152,17 +153,15 @@ def _answers_alike(bundle: Bundle, image: NDArray[np.uint8], calibration: Output
 
 
 def version_of(target: Path) -> int:
-    """VERSION of models/NAME/VERSION."""
-    if not target.name.isdecimal() or int(target.name) < 1:
-        raise ExportError(f"--out is {target}, expected models/NAME/VERSION with a whole number from 1 as VERSION.")
+    """VERSION of models/NAME/VERSION, which `check_new` has checked."""
     return int(target.name)
 
 
 def check_new(target: Path) -> None:
     """Rejects a target that cannot be written, before an hour of work for it."""
-    version_of(target)
-    if target.exists():
-        raise ExportError(f"--out is {target}, which exists; expected a new version: bundles are never edited.")
+    problem = target_problem(target)
+    if problem is not None:
+        raise ExportError(f"--out is {target}, {problem}")
 
 
 def git_revision() -> str:

@@ -214,6 +214,9 @@ def _epsilon(
             f"ε has the least detection error between calibration images and held-out images of {sets}",
         )
     right = run_graph(graphs.forward, in_distribution)["logits"].argmax(axis=1) == truth
+    if right.all() or not right.any():
+        which = "no calibration image is misclassified" if right.all() else "every calibration image is misclassified"
+        return 0.0, f"ε is 0, because {which}: there is nothing to choose it on"
     return (
         choose_epsilon(perturbed, score, in_distribution, right),
         "ε has the least detection error between right and wrong answers on calibration images",

@@ -120,8 +120,8 @@ def target_rejection_policy(scores: NDArray[np.float64], rate: float) -> Policy:
         raise DataError(f"--target-rejection is {rate:g}, expected a share between 0 and 1, such as 0.1.")
     if len(scores) * rate < 1:
         raise DataError(
-            f"{len(scores)} images are too few to refuse {rate:.2%} of: not one would be. "
-            f"Give at least {int(np.ceil(1 / rate))}."
+            f"--traffic holds {len(scores)} images, too few to refuse {rate:.2%} of: not one would be. "
+            f"Give at least {int(np.ceil(1 / rate))}, or a higher --target-rejection."
         )
     threshold = threshold_keeping(1 - rate, scores)
     return _policy(threshold, scores, f"refuses {rate:.2%} of {len(scores)} unlabelled images of the user's traffic")

@@ -8,14 +8,19 @@ import typer
 from rich.console import Console
 
 from service.model.bundle import Bundle, Default, load_bundle
+from service.model.command_line import CommandLine
 from training.cli.options import Alpha, CalibrationOod, DataRoot, EpsilonByOption, Risk, Tprs, show_bundle
+from training.cli.typed import typed
 from training.errors import DataError
 from training.graphs.progress import counting_images
 
 if TYPE_CHECKING:  # imported late to keep --help fast
+    from collections.abc import Mapping
+
     from training.calibration.calibrate import Calibrated, EpsilonBy, Traffic
     from training.calibration.open_graphs import OpenGraphs
     from training.calibration.policies import Wanted
+    from training.calibration.recommend import Purpose, Recommendation
 
 console = Console()
 
@@ -31,6 +36,7 @@ class _Options:
     target_rejection: float | None
     use_recommended: Literal["ood", "mistakes"] | None
     out: Path | None
+    command: CommandLine
 
     def __post_init__(self) -> None:
         if (self.traffic is None) != (self.target_rejection is None):
@@ -47,6 +53,7 @@ class _Options:
 
 
 def calibrate(
+    context: typer.Context,
     what: Annotated[Path, typer.Argument(metavar="RUN_OR_BUNDLE", help="A finished run, or models/NAME/VERSION.")],
     data: Annotated[
         str | None,
@@ -86,7 +93,7 @@ def calibrate(
     """
     from training.calibration.policies import Wanted
 
-    options = _Options(data, ood or [], data_root, traffic, target_rejection, use_recommended, out)
+    options = _Options(data, ood or [], data_root, traffic, target_rejection, use_recommended, out, typed(context))
     wanted = Wanted(tuple(tpr or (95,)), risk, alpha)
     if (what / "bundle.json").is_file():
         from training.bundles.next_version import check_target
@@ -128,7 +135,7 @@ def _only_traffic(bundle: Bundle, options: _Options) -> Bundle | None:
     _print(as_text(policy_rows(scores)))
     if options.out is None:
         return None
-    return write_with_target_rejection(bundle, opened, scores, pairs, images, options.out)
+    return write_with_target_rejection(bundle, opened, scores, pairs, images, options.out, options.command)
 
 
 def _bundle(bundle: Bundle, options: _Options, wanted: "Wanted", epsilon_by: "EpsilonBy") -> Bundle | None:
@@ -144,7 +151,7 @@ def _bundle(bundle: Bundle, options: _Options, wanted: "Wanted", epsilon_by: "Ep
     if options.out is None:
         return None
     with counting_images(console, "measuring"):
-        return write_recalibrated(bundle, prepared, calibrated, default, options.out)
+        return write_recalibrated(bundle, prepared, calibrated, default, options.out, options.command)
 
 
 def _run(folder: Path, options: _Options, wanted: "Wanted", epsilon_by: "EpsilonBy") -> Bundle | None:
@@ -165,7 +172,7 @@ def _run(folder: Path, options: _Options, wanted: "Wanted", epsilon_by: "Epsilon
     if options.out is None:
         return None
     with counting_images(console, "measuring"):
-        return write_run(exported, calibrated, options.out, default)
+        return write_run(exported, calibrated, options.out, options.command, default)
 
 
 def _traffic(options: _Options, opened: "OpenGraphs") -> "Traffic | None":
@@ -191,8 +198,9 @@ def _show(calibrated: "Calibrated", notes: tuple[str, ...], options: _Options) -
     found = recommendations(calibrated, next(iter(calibrated.scores)))
     for recommendation in found.values():
         _print(str(recommendation))
-    if options.use_recommended is not None and options.use_recommended in found:
-        chosen = found[options.use_recommended].default
+    recommended = None if options.use_recommended is None else _recommended(options.use_recommended, found, calibrated)
+    if recommended is not None:
+        chosen = recommended
     elif options.target_rejection is not None:
         chosen = Default(policy=TARGET_REJECTION)
     else:
@@ -202,6 +210,23 @@ def _show(calibrated: "Calibrated", notes: tuple[str, ...], options: _Options) -
     what = "familiarity and certainty" if chosen.score is None else f"score {chosen.score}"
     _print(f"default: {what} under policy {chosen.policy}")
     return chosen
+
+
+def _recommended(
+    purpose: "Purpose", found: "Mapping[Purpose, Recommendation]", calibrated: "Calibrated"
+) -> Default | None:
+    """The recommended default; None, with a note, where the images did not allow its policy."""
+    from training.calibration.recommend import POLICIES
+
+    if purpose in found:
+        default = found[purpose].default
+        if default.score is not None and default.policy in calibrated.scores[default.score].policies:
+            return default
+    _print(
+        f"note: --use-recommended {purpose} has no effect: the images do not allow policy '{POLICIES[purpose]}'. Give "
+        f"--data more images."
+    )
+    return None
 
 
 def _print(text: str) -> None:

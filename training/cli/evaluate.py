@@ -1,16 +1,14 @@
 """`confgate-train evaluate`: bundles measured on out-of-distribution sets."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from training.cli.options import OOD, DataRoot, DeviceOption, Limit, RunFolder
+from training.cli.typed import typed
 from training.errors import DataError
-
-if TYPE_CHECKING:  # imported late to keep --help fast
-    from training.evaluation.evaluate import Settings
 
 console = Console()
 
@@ -68,13 +66,11 @@ def evaluate(
         if len(files) > 1 and (out / "evaluation.json").resolve() in [file.resolve() for file in files]:
             raise DataError(f"--out {out} would replace one of the evaluations it is made from. Name another folder.")
         evaluation = combine(files)
-        command = " ".join(["confgate-train evaluate", *(f"--from {_said(path)}" for path in earlier)])
     elif bundles and ood:
         runs = {} if run is None else dict.fromkeys((*bundles, *(baseline or [])), run)
         settings = Settings(tuple(ood), data_root, out, epsilon, limit, device, runs, preprocessed, intervals)
         with progress_bar(console) as show:
             evaluation = run_evaluation(bundles, baseline or [], settings, show)
-        command = _command(bundles, baseline or [], settings)
     else:
         raise DataError(
             f"{'--ood' if bundles else 'BUNDLE'} is missing. Give bundles and at least one --ood NAME, or --from with "
@@ -84,7 +80,7 @@ def evaluate(
         console.print(table.rich())
     for note in notes_of(evaluation):
         console.print(f"- {note}", highlight=False, markup=False, soft_wrap=True)
-    for path in write_evaluation(evaluation, out, command):
+    for path in write_evaluation(evaluation, out, typed(context)):
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
 
 
@@ -98,19 +94,3 @@ def _refuse_beside_from(context: typer.Context) -> None:
                 f"--from puts together what was measured before, so {name} cannot be given beside it. Evaluate new "
                 f"bundles by themselves, and give that evaluation as one more --from."
             )
-
-
-def _said(path: Path) -> str:
-    """A path for a file that others read: an absolute one is shortened to its end."""
-    return "/".join(path.parts[-2:]) if path.is_absolute() else str(path)
-
-
-def _command(bundles: list[Path], baselines: list[Path], settings: "Settings") -> str:
-    words = ["confgate-train evaluate", *map(_said, bundles), *(f"--baseline {_said(b)}" for b in baselines)]
-    words += [f"--ood {name}" for name in settings.ood]
-    words.append(f"--epsilon {settings.epsilon}" if settings.preprocessed else "--no-preprocessed")
-    if settings.intervals:
-        words.append("--intervals")
-    if settings.limit is not None:
-        words.append(f"--limit {settings.limit}")
-    return " ".join(words)

@@ -7,12 +7,14 @@ import typer
 from rich.console import Console
 
 from training.cli.options import Alpha, CalibrationOod, DataRoot, EpsilonByOption, Out, Risk, Tprs, show_bundle
+from training.cli.typed import typed
 from training.graphs.progress import counting_images
 
 console = Console()
 
 
 def export(
+    context: typer.Context,
     run: Annotated[Path, typer.Argument(help="A finished run: the --out of `fit`.")],
     out: Out,
     ood: CalibrationOod = None,
@@ -34,7 +36,9 @@ def export(
 
     with counting_images(console, "exporting, calibrating and measuring"):
         bundle, calibrated = make_bundle(
-            run, out, data_root, ood or [], Wanted(tuple(tpr or (95,)), risk, alpha), epsilon_by, without_branch
+            *(run, out, data_root, ood or [], Wanted(tuple(tpr or (95,)), risk, alpha), typed(context)),
+            epsilon_by,
+            without_branch,
         )
     for note in calibrated.notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)

@@ -8,11 +8,13 @@ from rich.console import Console
 
 from service.cpus import usable_cpus
 from training.cli.options import DataRoot
+from training.cli.typed import typed
 
 console = Console()
 
 
 def fit(
+    context: typer.Context,
     recipe: Annotated[str, typer.Argument(help="A recipe's name, or the path of a .toml file.")],
     out: Annotated[Path, typer.Option(help="Folder of the run; the same command resumes it.")],
     seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0)] = 0,
@@ -60,5 +62,6 @@ def fit(
         compiled=compiled,
         workers=usable_cpus() if workers is None else workers,
         checkpoint_seconds=checkpoint_seconds,
+        command=typed(context),
     )
     run_fit(options, console)

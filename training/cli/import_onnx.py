@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from training.cli.options import Out, show_bundle
+from training.cli.typed import typed
 from training.errors import DataError
 from training.graphs.progress import counting_images
 
@@ -18,6 +19,7 @@ IMAGENET_STD: Channels = (0.229, 0.224, 0.225)
 
 
 def import_onnx(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(help="An ONNX image classifier that ends in logits or a softmax.")],
     labels: Annotated[str, typer.Option(help="Class names in order: a text file, one a line, or a,b,c.")],
     calibration: Annotated[Path, typer.Option(help="Labelled images it was not trained on: FOLDER/LABEL/*.png.")],
@@ -41,10 +43,12 @@ def import_onnx(
     from service.model.bundle import Input
     from training.bundles.from_onnx import import_onnx as run_import
 
+    check_resize(resize, crop_fraction)
+    check_std(std)
     rule = Input(width=1, height=1, resize=resize, crop_fraction=crop_fraction, interpolation=interpolation)
     names = read_labels(labels)
     with counting_images(console, "importing, calibrating and measuring"):
-        imported = run_import(model, out, names, calibration, test, mean, std, layout, rule)
+        imported = run_import(model, out, names, calibration, test, mean, std, layout, typed(context), rule)
     for note in imported.notes:
         console.print(f"note: {note}", highlight=False)
     show_bundle(imported.bundle, console, imported.warning)
@@ -53,8 +57,33 @@ def import_onnx(
 def read_labels(text: str) -> tuple[str, ...]:
     """Class names from a file, one a line, or from the text itself, separated by commas."""
     path = Path(text)
-    lines = path.read_text().splitlines() if path.is_file() else text.split(",")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines() if path.is_file() else text.split(",")
+    except UnicodeDecodeError as problem:
+        raise DataError(
+            f"--labels {text} is not a text file in UTF-8 ({problem.reason}). Expected a name a line."
+        ) from problem
     names = tuple(line.strip() for line in lines if line.strip())
     if len(names) < 2:
-        raise DataError(f"--labels {text} gives {len(names)} names, expected a text file or a,b,c with at least two.")
+        found = "is a folder" if path.is_dir() else "is no file" if not path.is_file() else "has fewer than two names"
+        raise DataError(f"--labels {text} {found}. Expected a text file with a name a line, or a,b,c.")
+    repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if repeated:
+        raise DataError(
+            f"--labels {text} has {', '.join(repeated[:5])} more than once. Expected a different name for each class."
+        )
     return names
+
+
+def check_resize(resize: str, crop_fraction: float) -> None:
+    """What the bundle's own contract would refuse, before anything is computed."""
+    if not 0 < crop_fraction <= 1:
+        raise DataError(f"--crop-fraction is {crop_fraction:g}, expected a share up to 1, such as 0.875.")
+    if resize == "stretch" and crop_fraction != 1:
+        raise DataError("--crop-fraction is for --resize fit_crop: give both, or neither.")
+
+
+def check_std(std: Channels) -> None:
+    """The image is divided by it."""
+    if min(std) <= 0:
+        raise DataError(f"--std is {', '.join(f'{value:g}' for value in std)}, expected three numbers above 0.")

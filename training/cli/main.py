@@ -10,6 +10,7 @@ from service.errors import BundleError
 from training.cli.calibrate import calibrate
 from training.cli.data import data_app
 from training.cli.evaluate import evaluate
+from training.cli.explain import explained
 from training.cli.export import export
 from training.cli.fit import fit
 from training.cli.import_onnx import import_onnx
@@ -41,6 +42,7 @@ def main() -> None:
     """Entry point. A user's mistake is shown as one message, without a traceback."""
     try:
         app()
-    except (TrainingError, BundleError) as problem:
-        Console(stderr=True).print(f"[red]error:[/red] {escape(str(problem))}", highlight=False, soft_wrap=True)
+    except (TrainingError, BundleError, OSError) as problem:  # OSError: a file that cannot be read or written
+        message = explained(problem, sys.argv[1:])
+        Console(stderr=True).print(f"[red]error:[/red] {escape(message)}", highlight=False, soft_wrap=True)
         sys.exit(2)

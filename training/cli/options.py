@@ -16,7 +16,7 @@ Limit = Annotated[int | None, typer.Option(help="A quick look: at most so many i
 DeviceOption = Annotated[Literal["auto", "cuda", "cpu"], typer.Option(help="Where ONNX Runtime computes.")]
 RunFolder = Annotated[
     Path | None,
-    typer.Option("--run", help="The training run of the bundles, where `--set` or `--data` changed its recipe."),
+    typer.Option("--run", help="The training run of the bundles: it tells β, and the recipe where a bundle does not."),
 ]
 
 CalibrationOod = Annotated[

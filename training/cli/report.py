@@ -8,12 +8,14 @@ import typer
 from rich.console import Console
 
 from training.cli.options import DataRoot, DeviceOption, Limit, Ood, RunFolder
+from training.cli.typed import typed
 from training.evaluation.progress import progress_bar
 
 console = Console()
 
 
 def report(
+    context: typer.Context,
     bundle: Annotated[Path, typer.Argument(help="The bundle to look at: models/NAME/VERSION.")],
     ood: Ood,
     out: Annotated[Path, typer.Option(help="Folder for index.html, the pictures and kept scores.")],
@@ -54,7 +56,5 @@ def report(
         draw(data).savefig(file, format="png", dpi=DPI)
         pictures[name] = file.getvalue()
         (out / f"{name}.png").write_bytes(pictures[name])
-    words = ["confgate-train report", str(bundle), *(f"--ood {name}" for name in ood)]
-    words += [] if limit is None else [f"--limit {limit}"]
-    write_text(out / "index.html", page(data, pictures, " ".join(words)))
+    write_text(out / "index.html", page(data, pictures, typed(context)))
     console.print(f"wrote {out / 'index.html'} and {len(pictures)} pictures", highlight=False, soft_wrap=True)

@@ -7,11 +7,13 @@ import typer
 from rich.console import Console
 
 from training.cli.options import DataRoot, Limit
+from training.cli.typed import typed
 
 console = Console()
 
 
 def reproduce(
+    context: typer.Context,
     table: Annotated[str, typer.Argument(help="1 to 5, the paper's tables, or `budget`, the sweep over β.")],
     seeds: Annotated[int, typer.Option(help="How many trainings of each network; the paper has 5.", min=1)] = 1,
     scale: Annotated[
@@ -50,7 +52,7 @@ def reproduce(
     from training.paper.reproduction.steps import Workspace
 
     experiment = plan_experiment(table, seeds, scale, variant, tuple(change or ()))
-    workspace = Workspace(out, data_root, device, precision, compiled)
+    workspace = Workspace(out, data_root, typed(context), device, precision, compiled)
     reproduction = Reproduction(experiment, workspace, seeds, epsilon, limit)
     if dry_run:
         show_plan(reproduction, console)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from service.model.bundle import Bundle
+from training.bundles.made_by import recipe_of
 from training.data.splits import LabelledImages, Splits, splits_for
 from training.errors import DataError, RecipeError
 from training.recipe import Data, Recipe, load_recipe, parse_recipe
@@ -80,6 +81,9 @@ def _budget_of(bundle: Bundle, run: Path, recipe: Recipe) -> float | None:
 
 
 def _recipe_of(bundle: Bundle) -> Recipe:
+    held = recipe_of(bundle.manifest)
+    if held is not None:
+        return held
     name = bundle.manifest.provenance.recipe
     try:
         return load_recipe(name)

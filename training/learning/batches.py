@@ -59,7 +59,7 @@ class Plan:
         if self.steps_per_epoch == 0:
             raise RecipeError(
                 f"optimiser.batch_size is {self.batch_size}, but there are only {self.images} training images. "
-                f"Lower it."
+                f"Lower it with --set optimiser.batch_size={max(1, self.images // 4)}."
             )
         if self.batch_size % self.world:
             raise RecipeError(

@@ -33,6 +33,11 @@ class TrainedRun:
 def read_run(folder: Path, data_root: Path) -> TrainedRun:
     """The run under `folder`. Fails if it is unfinished, or if `data_root` holds other data than it was trained on."""
     record = folder / "run.json"
+    if (folder / "bundle.json").is_file():
+        raise RecipeError(
+            f"{folder} is a bundle, expected a training run: the --out of 'confgate-train fit'. To give a bundle new "
+            f"thresholds: confgate-train calibrate {folder} --out models/NAME/VERSION."
+        )
     if not record.is_file() or not (folder / "checkpoint.pt").is_file():
         raise RecipeError(f"{folder} holds no training run. Expected a folder written by 'confgate-train fit … --out'.")
     identity: dict[str, Any] = json.loads(record.read_text())

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from service.model.command_line import CommandLine
 from training.data.splits import splits_for, unwatched
 from training.learning.loop import Run
 from training.learning.runtime.execution import DeviceChoice, Execution, Precision, choose_execution, faster_precision
@@ -40,6 +41,7 @@ class FitOptions:
     compiled: bool
     workers: int
     checkpoint_seconds: float
+    command: CommandLine | None = None  # as it was typed
 
 
 def fit(options: FitOptions, console: Console) -> None:
@@ -70,6 +72,7 @@ def _train(options: FitOptions, recipe: Recipe, execution: Execution, ranks: Ran
         ranks=ranks,
         workers=options.workers,
         checkpoint_seconds=options.checkpoint_seconds,
+        command=options.command,
     )
     changed = run.resume()
     if changed:

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from service.model.command_line import CommandLine
 from training.data.normalise import normalisation_for
 from training.data.splits import Splits
 from training.learning.accuracy import accuracy
@@ -41,11 +42,13 @@ class Run:
         ranks: Ranks | None = None,
         workers: int = 0,
         checkpoint_seconds: float = 60.0,
+        command: CommandLine | None = None,
     ) -> None:
         self.recipe, self.splits, self.seed = recipe, splits, seed
         self.folder = RunFolder(folder)
         self.execution, self.ranks = execution or choose_execution("cpu"), ranks or Ranks()
         self.checkpoint_seconds = checkpoint_seconds
+        self.command = command
         batch_size = recipe.optimiser.batch_size
         self.plan = Plan(seed, len(splits.train), batch_size, self.ranks.rank, self.ranks.world)
         self.plan.check()
@@ -171,6 +174,7 @@ class Run:
         """What a run is: two runs with the same identity on one machine end with the same weights."""
         pretrained = self.pretrained
         return {
+            **({} if self.command is None else {"command": self.command}),
             "recipe": self.recipe.model_dump(mode="json"),
             "seed": self.seed,
             "splits": {"fingerprint": self.splits.fingerprint, "sizes": self.splits.sizes},

@@ -96,8 +96,13 @@ def _origin(path: Path) -> Origin | None:
 
 
 def commands_of(identity: dict[str, Any], checkpoint: dict[str, Any]) -> tuple[str, ...]:
-    """The command of a run, after those of the runs whose weights it started from. Their folders are RUN1, RUN2 …"""
+    """The command of a run, after those of the runs whose weights it started from.
+
+    Runs of earlier versions did not keep it: then it is put together, and their folders are called RUN1, RUN2 …
+    """
     earlier = tuple((identity.get("init") or {}).get("made_by", ()))
+    if identity.get("command") is not None:
+        return (*earlier, identity["command"])
     start = f" --init RUN{len(earlier)}/checkpoint.pt" if earlier else ""
     # bfloat16 is the default on a GPU that supports it. On a CPU it was requested, and the weights depend on it.
     precision = " --precision bf16" if checkpoint.get("execution", "cpu").startswith("cpu, bf16") else ""
@@ -140,6 +145,8 @@ def keep_classifier(network: Classifier, pretrained: Pretrained | None, trained_
 
 def _read_state(path: Path) -> dict[str, Tensor]:
     """A dict of tensors. From a run's checkpoint it takes the weights to serve: the average, where one was kept."""
+    if path.is_dir():
+        raise RecipeError(f"--init {path} is a folder. Expected a file; of a run it is {path / 'checkpoint.pt'}.")
     if not path.is_file():
         raise RecipeError(f"--init {path}: no such file. Expected a state dict written by torch.save.")
     try:

@@ -18,7 +18,7 @@ def test_it_is_the_baseline_bit_for_bit(reproduced, tmp_path):
     assert plain.scores == baseline.scores
     card = (out / "CARD.md").read_text()
     assert "no confidence branch (it was trained beside one" in card
-    assert "--without-branch`" in card
+    assert f"\nconfgate-train export {run} --out {out} --without-branch --data-root {reproduced.data}\n" in card
 
 
 def test_what_is_not_its_baseline_is_refused(reproduced, tmp_path):

@@ -92,7 +92,10 @@ def test_a_bundle_gets_a_new_version_without_training(place, confgate_train):
     card = (new / "CARD.md").read_text()
     assert "Version 1 under new thresholds" in card
     assert "ε has the least detection error between calibration images and held-out images of night" in card
-    assert "calibrate models/colours/1 --data photos --ood night" in card
+    assert (
+        f"\nconfgate-train calibrate {old} --data {place / 'photos'} --ood night --tpr 90 --risk 0.1 --out {new}"
+        in card
+    )
     first, next_step = text[text.index("# colours version 2") :].split(f"wrote {new}; the whole card is ")
     assert card.startswith(first)  # and no more of it is printed
     assert first.count("\n") <= 15

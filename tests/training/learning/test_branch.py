@@ -18,10 +18,10 @@ from training.recipe import load_recipe
 COMMON = ["data.dataset=colours", "data.validation=20", "data.calibration=30", "network.widths=[8,8,8]"]
 
 
-def run_of(recipe_name, root, out, *changes, init=None, precision="fp32"):
+def run_of(recipe_name, root, out, *changes, init=None, precision="fp32", command=None):
     recipe = load_recipe(recipe_name, [*COMMON, "optimiser.batch_size=20", "optimiser.epochs=2", *changes])
     execution = choose_execution("cpu", precision)
-    run = Run(recipe, splits_for(recipe.data, root), 0, out, init=init, execution=execution)
+    run = Run(recipe, splits_for(recipe.data, root), 0, out, init=init, execution=execution, command=command)
     run.resume()
     return run
 
@@ -106,6 +106,21 @@ def test_a_run_tells_what_it_started_from(classifier, tmp_path):
         "confgate-train fit compact-cifar10-branch --seed 0 --init RUN1/checkpoint.pt --precision bf16 --out RUN2",
     )
     assert json.loads((tmp_path / "run" / "run.json").read_text())["init"]["file"] == "checkpoint.pt"
+
+
+def test_a_run_keeps_the_command_that_was_typed(classifier, tmp_path):
+    """After the commands of the run it started from; resumed under another one, it keeps the first."""
+    root, first = classifier
+    earlier = shutil.copytree(first, tmp_path / "earlier")
+    record = json.loads((earlier / "run.json").read_text())
+    (earlier / "run.json").write_text(json.dumps(record | {"command": "confgate-train fit first --out runs/first"}))
+    for words in ("--out runs/second", "--out runs/second --workers 2"):
+        run = run_of("compact-cifar10-branch", root, tmp_path / "run", init=earlier / "checkpoint.pt", command=words)
+        run.train()
+    assert read_run(tmp_path / "run", root).made_by == (
+        "confgate-train fit first --out runs/first",
+        "--out runs/second",
+    )
 
 
 def test_without_a_trained_classifier_it_is_refused(classifier, tmp_path):

@@ -53,6 +53,9 @@ def test_two_processes_see_what_one_sees(tmp_path):
         [*launcher, *command(root, tmp_path / "two")], env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    typed = [json.loads((tmp_path / name / "run.json").read_text())["command"] for name in ("one", "two")]
+    assert typed[0].startswith("confgate-train fit compact-cifar10 ")
+    assert typed[1].startswith("torchrun --nproc-per-node 2 -m training fit compact-cifar10 ")
     one, two = steps(tmp_path / "one"), steps(tmp_path / "two")
     assert len(one) == 15
     assert [line["step"] for line in two] == [line["step"] for line in one]  # each step once: rank 0 alone writes

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from service.model.command_line import CommandLine
 from service.model.scores import sigmoid
 from tests.training.command_line import confgate_train
 from training.errors import DataError, RecipeError
@@ -22,6 +23,7 @@ from training.paper.reproduction.reproduce import Reproduction, reproduce, show_
 from training.paper.reproduction.steps import Workspace
 from training.recipe import available
 
+TYPED = CommandLine("confgate-train reproduce 5")
 STAND_INS = {"lsun_crop": "lsun_bedroom_crop", "lsun_resize": "lsun_bedroom_resize", "isun": "places_resize"}
 
 
@@ -83,7 +85,7 @@ def test_a_dry_run_shows_the_plan_and_does_nothing(reproduced):
     assert small.count("done") == 4  # fit and export of two trainings
     new = reproduced.out.parent / "paper-scale"
     console = Console(record=True, width=200, file=io.StringIO())
-    show_plan(Reproduction(plan_experiment("1", 5), Workspace(new, reproduced.data), 5), console)
+    show_plan(Reproduction(plan_experiment("1", 5), Workspace(new, reproduced.data, TYPED), 5), console)
     plan = console.export_text()
     assert plan.count("-seed") == 6 * 2 * 5
     assert "densenet-bc-svhn-baseline-seed4" in plan
@@ -93,14 +95,15 @@ def test_a_dry_run_shows_the_plan_and_does_nothing(reproduced):
 def test_another_training_in_the_same_folder_is_refused(reproduced):
     """A changed recipe does not pass for the one that was trained before."""
     experiment = plan_experiment("5", 1, "compact", changes=("data.validation=30", "data.calibration=100"))
-    workspace = Workspace(reproduced.out, reproduced.data)
+    workspace = Workspace(reproduced.out, reproduced.data, TYPED)
     with pytest.raises(RecipeError, match="holds another training"):
         reproduce(Reproduction(experiment, workspace, 1), Console(quiet=True))
 
 
 def test_missing_data_is_found_before_anything_is_trained(reproduced, tmp_path):
     """Table 4 needs SVHN: the message says so and how to get it, and no run was begun."""
-    reproduction = Reproduction(plan_experiment("4", 1, "compact"), Workspace(tmp_path / "out", reproduced.data), 1)
+    out = tmp_path / "out"
+    reproduction = Reproduction(plan_experiment("4", 1, "compact"), Workspace(out, reproduced.data, TYPED), 1)
     with pytest.raises(DataError, match=r"does not hold svhn.*confgate-train data download svhn"):
         reproduce(reproduction, Console(quiet=True))
     assert not (tmp_path / "out").exists()

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from service.cpus import usable_cpus
 from service.model.bundle import load_bundle
+from service.model.command_line import CommandLine
 from training.bundles.from_run import make_bundle
 from training.calibration.policies import USUAL
 from training.errors import RecipeError
@@ -23,6 +24,7 @@ class Workspace:
 
     out: Path
     data_root: Path
+    command: CommandLine  # as it was typed: runs and bundles say that they were made by it
     device: DeviceChoice = "auto"
     precision: Precision = "auto"
     compiled: bool = False
@@ -75,12 +77,13 @@ class Workspace:
             compiled=self.compiled,
             workers=usable_cpus(),
             checkpoint_seconds=60.0,
+            command=self.command,
         )
         fit(options, console)
 
     def do_export(self, training: Training) -> None:
         """Writes the bundle, with thresholds from the calibration split; the tables are measured later."""
-        make_bundle(self.run(training), self.bundle(training), self.data_root, [], USUAL)
+        make_bundle(self.run(training), self.bundle(training), self.data_root, [], USUAL, self.command)
 
 
 def finish_trainings(workspace: Workspace, trainings: tuple[Training, ...], console: Console) -> None:
