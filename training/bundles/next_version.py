@@ -43,7 +43,7 @@ from training.errors import DataError, ExportError
 from training.graphs.perturbed import perturbed_graph
 from training.recipe import Data
 
-TRAINED_ON = re.compile(r"^(?P<name>\S+), splits \{(?P<sizes>[^}]*)\}, fingerprint (?P<fingerprint>[0-9a-f]+)")
+TRAINED_ON = re.compile(r"^(?P<name>.+?), splits \{(?P<sizes>[^}]*)\}, fingerprint (?P<fingerprint>[0-9a-f]+)")
 # Written into bundles since version 0.1, and found again by the next calibration: it must not change.
 RECALIBRATED = "; thresholds made anew"
 
