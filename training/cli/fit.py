@@ -43,6 +43,7 @@ def fit(
 
     Two GPUs: `torchrun --nproc-per-node 2 -m training fit compact-cifar10 --out runs/cifar10`
     """
+    from training.graphs.rules_missing import note_before_training
     from training.learning.fit import FitOptions
     from training.learning.fit import fit as run_fit
 
@@ -61,4 +62,4 @@ def fit(
         workers=usable_cpus() if workers is None else workers,
         checkpoint_seconds=checkpoint_seconds,
     )
-    run_fit(options, console)
+    run_fit(options, console, note_before_training)
