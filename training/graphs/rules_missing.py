@@ -33,7 +33,7 @@ def note_before_training(recipe: Recipe, classes: int, size: int) -> str | None:
             add_confidence_branch(network, *recipe.confidence.branch)
     try:
         check_operators(_quick_export(network.eval(), size))
-    except Exception:  # noqa: BLE001  # the older exporter fails in its own ways, and on networks that the newer one takes
+    except Exception:  # noqa: BLE001 (the older exporter fails in its own ways, and on networks that the newer one takes)
         return _note_of_slow_export(network, size)
     return None
 
@@ -41,7 +41,7 @@ def note_before_training(recipe: Recipe, classes: int, size: int) -> str | None:
 def _note_of_slow_export(network: Classifier, size: int) -> str | None:
     try:
         forward = export_network(network, ANY_MEAN, ANY_STD, size)
-    except Exception as problem:  # noqa: BLE001  # torch's exporters have no common base class
+    except Exception as problem:  # noqa: BLE001 (torch's exporters have no common base class)
         what = f"{type(problem).__name__}: {problem}".strip().splitlines()[0]
         return f"torch cannot export this network to ONNX ({what}): there will be no bundle of it"
     try:

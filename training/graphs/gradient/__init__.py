@@ -132,6 +132,6 @@ def _append_second_pass(graph: GraphBuilder, renamed: dict[str, str]) -> None:
                 renamed[name] = graph.unique(f"preprocessed/{name}")
         copy = graph.graph.node.add()
         copy.CopyFrom(node)
-        copy.name = f"preprocessed/{node.name}"
+        copy.name = f"preprocessed/{node.name}" if node.name else ""  # ONNX Runtime takes no name twice
         copy.input[:] = [renamed.get(name, name) for name in node.input]
         copy.output[:] = [renamed.get(name, name) for name in node.output]

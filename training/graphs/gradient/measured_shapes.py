@@ -31,7 +31,7 @@ def measured_shapes(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, t
     try:
         session = onnxruntime.InferenceSession(probe.SerializeToString(), options, providers=["CPUExecutionProvider"])
         runs = [session.run(None, _inputs(model, batch)) for batch in BATCHES]
-    except Exception:  # noqa: BLE001  # ONNX Runtime has no common base class, and protobuf refuses graphs beyond 2 GB
+    except Exception:  # noqa: BLE001 (ONNX Runtime has no common base class, and protobuf refuses graphs beyond 2 GB)
         return {}
     return {name: _shape(small, large) for name, small, large in zip(wanted, *runs, strict=True)}
 

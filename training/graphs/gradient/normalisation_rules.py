@@ -60,14 +60,10 @@ def _instance_normalization(step: Step) -> dict[int, str]:
 
 @rule("GroupNormalization")
 def _group_normalization(step: Step) -> dict[int, str]:
-    """The scale has one value for each group up to opset 20, and one for each channel from 21 on."""
+    """As opset 21 has it, with a scale for each channel; before, no graph may hold it."""
     _check_scale(step)
-    graph, groups, scale = step.graph, int(step.attribute("num_groups", 1)), step.node.input[1]
-    (channels,), (scales,) = step.static_sizes(step.x, [1]), step.static_sizes(scale, [0])
-    if scales != channels:
-        repeated = graph.op("Expand", graph.op("Unsqueeze", scale, [1]), [groups, channels // groups])
-        scale = graph.op("Reshape", repeated, [-1])
-    gradient = graph.op("Mul", step.gradient, _per_channel(step, scale))
+    graph, groups = step.graph, int(step.attribute("num_groups", 1))
+    gradient = graph.op("Mul", step.gradient, _per_channel(step, step.node.input[1]))
     grouped = [graph.op("Reshape", value, [0, groups, -1]) for value in (step.x, gradient)]
     normalised, inverse = _normalised(step, grouped[0], [2])
     return {0: graph.reshape_like(_through(step, grouped[1], normalised, inverse, [2]), step.x)}
@@ -75,22 +71,24 @@ def _group_normalization(step: Step) -> dict[int, str]:
 
 @rule("LRN")
 def _lrn(step: Step) -> dict[int, str]:
-    """y = x·D^−β with D = bias + α·(mean of x² over `size` neighbouring channels, zeros beyond the ends)."""
+    """y = x·D^−β with D = bias + α·(mean of x² over `size` neighbouring channels, zeros beyond the ends).
+
+    ONNX Runtime takes odd sizes only, so what a channel sees is what sees the channel.
+    """
     graph, size = step.graph, int(step.attribute("size", 1))
     alpha, beta = float(step.attribute("alpha", 1e-4)), float(step.attribute("beta", 0.75))
     sizes = graph.op("Shape", step.x)
-    before, after = (size - 1) // 2, size // 2
+    window = {"kernel_shape": [size, 1], "pads": [size // 2, 0, size // 2, 0], "count_include_pad": 1}
 
-    def mean_of_neighbours(value: str, pads: tuple[int, int]) -> str:
+    def mean_of_neighbours(value: str) -> str:
         flat = graph.op("Unsqueeze", graph.op("Reshape", value, [0, 0, -1]), [1])
-        window = {"kernel_shape": [size, 1], "pads": [pads[0], 0, pads[1], 0], "count_include_pad": 1}
         return graph.op("Reshape", graph.op("AveragePool", flat, **window), sizes)
 
-    mean = mean_of_neighbours(graph.op("Mul", step.x, step.x), (before, after))
+    mean = mean_of_neighbours(graph.op("Mul", step.x, step.x))
     base = graph.op("Add", graph.op("Mul", mean, alpha), float(step.attribute("bias", 1.0)))
     own = graph.op("Mul", step.gradient, graph.op("Pow", base, -beta))
     ratio = graph.op("Div", graph.op("Mul", step.gradient, step.y), base)
-    others = graph.op("Mul", mean_of_neighbours(ratio, (after, before)), graph.op("Mul", step.x, 2 * alpha * beta))
+    others = graph.op("Mul", mean_of_neighbours(ratio), graph.op("Mul", step.x, 2 * alpha * beta))
     return {0: graph.op("Sub", own, others)}
 
 
