@@ -76,5 +76,5 @@ def _plain_images(perturbed: onnx.ModelProto) -> dict[str, Pixels]:
     (image,) = (value for value in perturbed.graph.input if value.name == IMAGE)
     batch, *size = (dimension.dim_value for dimension in image.type.tensor_type.shape.dim)
     shape = (batch or 2, *size)
-    noise = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    noise = np.random.default_rng(0).integers(1, 255, shape, dtype=np.uint8)  # neither black nor white anywhere
     return {"an image of noise": noise, "a black image": np.zeros_like(noise), "a white one": np.full_like(noise, 255)}

@@ -78,6 +78,8 @@ FOREIGN: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
         lambda x: F.layer_norm(x, (8, 8), SQUARE, eps=0.1),
     ),
     "softmax-of-inner-axis": ("y = Softmax <axis = 2> (normalised)", lambda x: x.softmax(2)),
+    "mish": ("y = Mish (normalised)", F.mish),
+    "softsign": ("y = Softsign (normalised)", F.softsign),
     "thresholded-relu": ("y = ThresholdedRelu <alpha = 0.5> (normalised)", lambda x: x * (x > 0.5)),
     "selu-of-its-own": (
         "y = Selu <alpha = 1.5, gamma = 0.8> (normalised)",
@@ -98,7 +100,8 @@ FOREIGN: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
         lambda x: x.view(-1, 2, 2, 2, 8, 8).permute(0, 3, 4, 1, 5, 2).reshape(-1, 2, 16, 16).tanh(),
     ),
     "gather-nd": (
-        "t = Transpose <perm = [1, 0, 2, 3]> (normalised) g = GatherND (t, points) y = Transpose <perm = [1, 0, 2, 3]> (g)",
+        "t = Transpose <perm = [1, 0, 2, 3]> (normalised) g = GatherND (t, points) "
+        "y = Transpose <perm = [1, 0, 2, 3]> (g)",
         lambda x: x[:, [1, 5, 1]],
     ),
     "gather-scalar": ("g = Gather <axis = -1> (normalised, minus_two) y = Tanh (g)", lambda x: x[..., -2].tanh()),
@@ -209,9 +212,11 @@ def test_gelu_node_of_a_later_opset(approximate: str) -> None:
 def test_group_normalization_node_of_a_later_opset() -> None:
     """From opset 21 on it is one node, with a scale for each channel."""
     model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["" : 21]> agraph (float[N,8,4,4] normalised) => (float[N,8,4,4] confidence_logit) '
+        '<ir_version: 10, opset_import: ["" : 21]> '
+        "agraph (float[N,8,4,4] normalised) => (float[N,8,4,4] confidence_logit) "
         "<float[8] eight = {-1, -0.5, 0.5, 1, 2, 0, 1.5, 3}> "
-        "{ g = GroupNormalization <num_groups = 2, epsilon = 0.01> (normalised, eight, eight) confidence_logit = Exp (g) }"
+        "{ g = GroupNormalization <num_groups = 2, epsilon = 0.01> (normalised, eight, eight) "
+        "confidence_logit = Exp (g) }"
     )
     eight = torch.tensor([-1, -0.5, 0.5, 1, 2, 0, 1.5, 3])
     score = Function(lambda x: F.group_norm(x, 2, eight, eight, eps=0.01).exp())
@@ -227,11 +232,14 @@ REFUSED = {
     "its kernel depends on the image": "b = Conv (normalised, normalised)",
     "is not constant": "d = ReduceMax <keepdims = 0> (normalised) b = Clip (normalised, d)",
     "its slope depends on the image": "b = PRelu (normalised, normalised)",
-    "its scale or bias depends": "r = ReduceMean <keepdims = 0> (normalised, zero) b = LayerNormalization <axis = 1> (normalised, r)",
+    "its scale or bias depends": (
+        "r = ReduceMean <keepdims = 0> (normalised, zero) b = LayerNormalization <axis = 1> (normalised, r)"
+    ),
     "sums one operand alone": 'b = Einsum <equation = "abcd -> ab"> (normalised)',
     "does not name all axes": 'b = Einsum <equation = "...d -> d..."> (normalised)',
     "its reduction is 'add'": (
-        'z = Shape (normalised) i = ConstantOfShape (z) b = ScatterElements <reduction = "add"> (normalised, i, normalised)'
+        "z = Shape (normalised) i = ConstantOfShape (z) "
+        'b = ScatterElements <reduction = "add"> (normalised, i, normalised)'
     ),
     r"it gathers from each image by itself \(batch_dims\)": "b = GatherND <batch_dims = 1> (normalised, rows)",
     "it works on quantised values": "q = QuantizeLinear (normalised, s) t = Transpose (q) b = DequantizeLinear (t, s)",
@@ -265,7 +273,9 @@ FLAT = {
     "Floor": "r = Floor (normalised) confidence_logit = ReduceMean <keepdims = 0> (r, rest)",
     "Sign": "r = Sign (normalised) confidence_logit = ReduceMean <keepdims = 0> (r, rest)",
     "ArgMax": "a = ArgMax <axis = 1, keepdims = 0> (normalised) confidence_logit = Cast <to = 1> (a)",
-    "Cast": "i = Cast <to = 7> (normalised) f = Cast <to = 1> (i) confidence_logit = ReduceMean <keepdims = 0> (f, rest)",
+    "Cast": (
+        "i = Cast <to = 7> (normalised) f = Cast <to = 1> (i) confidence_logit = ReduceMean <keepdims = 0> (f, rest)"
+    ),
 }
 
 

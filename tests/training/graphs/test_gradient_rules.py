@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.training.command_line import REPOSITORY
 from tests.training.graphs.gradient_reference import Function, Weighted, assert_gradient_equals_autograds, export
 from tests.training.graphs.test_gradient_foreign import OPERATORS as IN_FOREIGN_GRAPHS
-from tests.training.command_line import REPOSITORY
 from training.graphs.gradient.rules import RULES
 
 

@@ -7,9 +7,9 @@ import pytest
 from tests.training.small_network import IMAGES, MEAN, STD, network_with
 from training.errors import ExportError
 from training.graphs.from_torch import export_network
-from training.graphs.parity import check_perturbed_parity
 from training.graphs.gradient.rules import RULES
 from training.graphs.image_input import with_image_input
+from training.graphs.parity import check_perturbed_parity
 from training.graphs.perturbed import perturbed_graph, perturbed_or_note
 
 
@@ -85,12 +85,12 @@ def test_a_failing_rule_is_named_with_its_node(monkeypatch):
     """Whatever a rule trips over is told with the operator, and never a traceback."""
 
     def broken(step):
-        raise KeyError("axis")
+        raise KeyError(f"{step.node.op_type} axis")
 
     monkeypatch.setitem(RULES, "Tanh", broken)
     found = perturbed_or_note(image_graph("y = Tanh (x)"))
     assert found.graph is None
-    assert "cannot differentiate Tanh (node 'y'): its rule failed with KeyError: 'axis'" in found.note
+    assert "cannot differentiate Tanh (node 'y'): its rule failed with KeyError: 'Tanh axis'" in found.note
 
 
 def test_shapes_that_inference_does_not_know_are_measured():
