@@ -15,7 +15,7 @@ from training.calibration.policies import Wanted
 from training.data.ood import load_ood
 from training.graphs.from_torch import export_network
 from training.graphs.parity import check_parity, check_perturbed_parity
-from training.graphs.perturbed import perturbed_graph
+from training.graphs.perturbed import perturbed_or_note
 from training.learning.finished_run import TrainedRun, read_run, without_branch
 
 
@@ -32,7 +32,10 @@ class ExportedRun:
 
 
 def export_run(folder: Path, data_root: Path, ood: list[str], plain: bool = False) -> ExportedRun:
-    """Exports both graphs and checks every output of both against torch; `plain` leaves the branch out."""
+    """Exports both graphs and checks every output of both against torch; `plain` leaves the branch out.
+
+    A graph without a gradient has no perturbed graph: the bundle comes without it, with a note.
+    """
     run = read_run(folder, data_root)
     if plain:
         run = without_branch(run)
@@ -43,10 +46,11 @@ def export_run(folder: Path, data_root: Path, ood: list[str], plain: bool = Fals
     shape, splits = run.splits.input, run.splits
     evidence = Evidence(run.recipe.data.dataset, splits.calibration, splits.test, ood_images, splits.train)
     banked = with_bank(forward, shape, evidence)
-    perturbed = perturbed_graph(banked.forward)
-    parity = max(parity, check_perturbed_parity(perturbed, run.network, run.mean, run.std, sample))
-    graphs = Graphs(banked.forward, perturbed)
-    notes = () if banked.note is None else (banked.note,)
+    perturbed = perturbed_or_note(banked.forward)
+    if perturbed.graph is not None:
+        parity = max(parity, check_perturbed_parity(perturbed.graph, run.network, run.mean, run.std, sample))
+    graphs = Graphs(banked.forward, perturbed.graph)
+    notes = tuple(note for note in (banked.note, perturbed.note) if note is not None)
     return ExportedRun(run, graphs, graphs.opened(shape), banked.evidence, parity, notes)
 
 

@@ -40,7 +40,7 @@ from training.data.folder import SUFFIXES
 from training.data.ood import load_ood
 from training.data.splits import Splits, splits_for
 from training.errors import DataError, ExportError
-from training.graphs.perturbed import perturbed_graph
+from training.graphs.perturbed import Perturbed, perturbed_or_note
 from training.recipe import Data
 
 TRAINED_ON = re.compile(r"^(?P<name>.+?), splits \{(?P<sizes>[^}]*)\}, fingerprint (?P<fingerprint>[0-9a-f]+)")
@@ -72,9 +72,10 @@ def prepare(bundle: Bundle, evidence: Evidence) -> Prepared:
     banked = with_bank(forward, shape, evidence)
     if banked.forward is forward:
         return Prepared(opened_bundle(bundle), banked.evidence, note=banked.note)
-    perturbed = perturbed_graph(banked.forward) if "perturbed" in bundle.manifest.graphs else None
-    graphs = Graphs(banked.forward, perturbed)
-    return Prepared(graphs.opened(shape), banked.evidence, graphs)
+    had_perturbed = "perturbed" in bundle.manifest.graphs
+    perturbed = perturbed_or_note(banked.forward) if had_perturbed else Perturbed(None)
+    graphs = Graphs(banked.forward, perturbed.graph)
+    return Prepared(graphs.opened(shape), banked.evidence, graphs, perturbed.note)
 
 
 def read_evidence(bundle: Bundle, data: str | None, data_root: Path, ood: list[str]) -> Evidence:
@@ -237,7 +238,8 @@ def _still_true(bundle: Bundle, calibrated: Calibrated) -> list[Figure]:
     changed = {
         name
         for name in old.scores
-        if name in PREPROCESSED_SCORES and old.scores[name].epsilon != calibrated.scores[name].epsilon
+        if name in PREPROCESSED_SCORES
+        and (name not in calibrated.scores or old.scores[name].epsilon != calibrated.scores[name].epsilon)
     }
     # Their references, the temperature or the bank are new, so their old figures do not hold for this version.
     changed |= {"typicality", "certainty", "neighbours"}

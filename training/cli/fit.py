@@ -45,6 +45,7 @@ def fit(
 
     Two GPUs: `torchrun --nproc-per-node 2 -m training fit compact-cifar10 --out runs/cifar10`
     """
+    from training.graphs.rules_missing import note_before_training
     from training.learning.fit import FitOptions
     from training.learning.fit import fit as run_fit
 
@@ -64,4 +65,4 @@ def fit(
         checkpoint_seconds=checkpoint_seconds,
         command=typed(context),
     )
-    run_fit(options, console)
+    run_fit(options, console, note_before_training)

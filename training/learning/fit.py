@@ -1,6 +1,7 @@
 """A training from its options to its end: the recipe, the images, the run, and what is shown of it."""
 
 import shlex
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from service.model.command_line import CommandLine
-from training.data.splits import splits_for, unwatched
+from training.data.splits import Splits, splits_for, unwatched
 from training.learning.loop import Run
 from training.learning.runtime.execution import DeviceChoice, Execution, Precision, choose_execution, faster_precision
 from training.learning.runtime.progress import ProgressDisplay, watch_files
@@ -44,7 +45,11 @@ class FitOptions:
     command: CommandLine | None = None  # as it was typed
 
 
-def fit(options: FitOptions, console: Console) -> None:
+# What a training of this recipe, with so many classes and images of this side, cannot give; None if nothing.
+BeforeTraining = Callable[[Recipe, int, int], str | None]
+
+
+def fit(options: FitOptions, console: Console, before_training: BeforeTraining | None = None) -> None:
     """Trains to the end; Ctrl-C leaves the last checkpoint to go on from."""
     recipe = _recipe_of(options)
     check_network(recipe.network.name, recipe.network.widths)  # before minutes are spent on reading images
@@ -55,13 +60,19 @@ def fit(options: FitOptions, console: Console) -> None:
             console = Console(quiet=True)
         if advice:
             console.print(advice, highlight=False)
-        _train(options, recipe, execution, ranks, console)
+        watch = partial(watch_files, console) if ranks.is_main else unwatched
+        splits = splits_for(recipe.data, options.data_root, watch)
+        if before_training is not None and ranks.is_main:
+            note = before_training(recipe, len(splits.label_names), splits.input.width)
+            if note is not None:
+                console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+        _train(options, recipe, splits, execution, ranks, console)
 
 
-def _train(options: FitOptions, recipe: Recipe, execution: Execution, ranks: Ranks, console: Console) -> None:
+def _train(
+    options: FitOptions, recipe: Recipe, splits: Splits, execution: Execution, ranks: Ranks, console: Console
+) -> None:
     """Apart from `fit`, so that the run is freed before the processes leave their group."""
-    watch = partial(watch_files, console) if ranks.is_main else unwatched
-    splits = splits_for(recipe.data, options.data_root, watch)
     run = Run(
         recipe,
         splits,

@@ -10,15 +10,28 @@ the modules `*_rules` know each operator's derivative; `builder` holds the graph
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from training.graphs.gradient import elementwise_rules, matrix_rules, shape_rules, window_rules  # noqa: F401 (registers)
+from training.graphs.gradient import (  # noqa: F401 (each registers its rules)
+    activation_rules,
+    elementwise_rules,
+    gather_rules,
+    matrix_rules,
+    normalisation_rules,
+    quantisation_rules,
+    reduction_rules,
+    shape_rules,
+    window_rules,
+)
 from training.graphs.gradient.builder import GradientError, GraphBuilder, NoRuleError
-from training.graphs.gradient.walk import append_gradient, nodes_between
+from training.graphs.gradient.walk import append_gradient, check_rules, nodes_between
 
-__all__ = ["GradientError", "NoRuleError", "add_input_preprocessing"]
+__all__ = ["GradientError", "NoRuleError", "add_input_preprocessing", "check_operators"]
 
 CONFIDENCE, LOGITS, EPSILON = "confidence_logit", "logits", "epsilon"
 
@@ -32,7 +45,29 @@ def add_input_preprocessing(
     more output: `confidence_logit_preprocessed`, or `logits_preprocessed` if the graph has no `confidence_logit`.
     `normalised` names the tensor that is perturbed. `temperature` only matters without a confidence branch.
     """
-    graph = GraphBuilder(forward)
+    with _explained():
+        return _add_input_preprocessing(GraphBuilder(forward), normalised, temperature)
+
+
+def check_operators(forward: onnx.ModelProto, *, normalised: str = "normalised") -> None:
+    """Raises NoRuleError for an operator that `add_input_preprocessing` has no rule for, and builds nothing."""
+    with _explained():
+        graph = GraphBuilder(forward)
+        check_rules(graph, nodes_between(graph.forward_nodes, normalised, _target(graph)), normalised)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Makes every failure a GradientError: graphs come from anywhere, and a bundle can do without a perturbed graph."""
+    try:
+        yield
+    except GradientError:
+        raise
+    except Exception as problem:
+        raise GradientError(f"the graph cannot be analysed ({type(problem).__name__}: {problem})") from problem
+
+
+def _add_input_preprocessing(graph: GraphBuilder, normalised: str, temperature: float) -> onnx.ModelProto:
     target = _target(graph)
     gradient = _append_gradient(graph, target, normalised, temperature)
     graph.graph.input.append(helper.make_tensor_value_info(EPSILON, TensorProto.FLOAT, []))

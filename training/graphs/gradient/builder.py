@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from onnx.inliner import inline_local_functions
 
 from training.errors import ExportError
 from training.graphs.gradient.constants import MAX_ELEMENTS, constant_tensors
+from training.graphs.gradient.measured_shapes import measured_shapes
 
 Operand = str | float | Sequence[int] | np.ndarray
 """A tensor's name, or a constant: a float32 scalar, a list of int64, or any array."""
@@ -37,10 +39,14 @@ class NoRuleError(GradientError):
     """A node between the input and the score has no derivative here."""
 
     def __init__(self, node: onnx.NodeProto, why: str = "there is no gradient rule for it") -> None:
-        op_type = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        super().__init__(f"cannot differentiate {op_type} (node {node.name or node.output[0]!r}): {why}")
-        self.op_type = op_type
+        self.op_type = rule_name(node)
+        super().__init__(f"cannot differentiate {self.op_type} (node {node.name or node.output[0]!r}): {why}")
         self.node_name = node.name
+
+
+def rule_name(node: onnx.NodeProto) -> str:
+    """The operator as the table of rules names it: with its domain, unless it is one of ONNX's own."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
 
 class GraphBuilder:
@@ -96,9 +102,28 @@ class GraphBuilder:
     def shape(self, name: str) -> Shape:
         if name in self._constants:
             return tuple(self._constants[name].dims)
+        inferred = self._inferred_shape(name)
+        # The batch is the only size that a graph of images of one size leaves open.
+        if inferred is None or None in inferred[1:]:
+            inferred = self._measured.get(name, inferred)
+        if inferred is None:
+            raise GradientError(f"the shape of tensor {name!r} is unknown")
+        return inferred
+
+    def _inferred_shape(self, name: str) -> Shape | None:
         if name not in self._types or not self._types[name].HasField("shape"):
-            raise GradientError(f"shape inference found no shape for tensor {name!r}")
+            return None
         return tuple(d.dim_value if d.HasField("dim_value") else None for d in self._types[name].shape.dim)
+
+    @cached_property
+    def _measured(self) -> dict[str, Shape]:
+        """Only some graphs need it: it runs the network twice."""
+        forward = onnx.ModelProto(ir_version=self.model.ir_version, opset_import=self.model.opset_import)
+        forward.graph.CopyFrom(onnx.GraphProto(name="forward", input=self.graph.input))
+        forward.graph.initializer.extend(self.graph.initializer)
+        forward.graph.node.extend(self.forward_nodes)
+        names = [name for node in self.forward_nodes for name in node.output if name and self.is_float(name)]
+        return measured_shapes(forward, names)
 
     def op(self, op_type: str, *operands: Operand, **attributes: Any) -> str:
         """Append a node with one output and return the output's name."""

@@ -48,5 +48,8 @@ def _can_be_folded(node: onnx.NodeProto, found: dict[str, TensorProto]) -> bool:
 
 def _fold(node: onnx.NodeProto, found: dict[str, TensorProto]) -> dict[str, TensorProto]:
     feeds = {name: numpy_helper.to_array(found[name]) for name in node.input if name}
-    values = ReferenceEvaluator(node).run(None, feeds)
+    try:
+        values = ReferenceEvaluator(node).run(None, feeds)
+    except Exception:  # noqa: BLE001 (it raises whatever numpy raises; a value that is not known is no error yet)
+        return {}
     return {name: numpy_helper.from_array(value, name) for name, value in zip(node.output, values, strict=True)}

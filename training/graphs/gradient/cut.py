@@ -33,7 +33,7 @@ def cut_at_direction(perturbed: onnx.ModelProto, outputs: Sequence[str]) -> CutG
     graph = perturbed.graph
     given = {value.name: value for value in graph.input}
     answered = {value.name: value for value in graph.output}
-    step = _step(graph)
+    step = perturbation(graph)
     if step is None or not {IMAGE, EPSILON} <= given.keys() or not answered.keys() >= set(outputs):
         return None
     normalised, direction = step
@@ -47,7 +47,7 @@ def cut_at_direction(perturbed: onnx.ModelProto, outputs: Sequence[str]) -> CutG
     )
 
 
-def _step(graph: onnx.GraphProto) -> tuple[str, str] | None:
+def perturbation(graph: onnx.GraphProto) -> tuple[str, str] | None:
     """x and d of x + ε·d, the only place where ε is used; d must be a sign."""
     scaled = _only_user(graph, EPSILON)
     if scaled is None or scaled.op_type != "Mul":

@@ -1,89 +1,46 @@
-"""Rules for nodes that work element by element: activations, powers and arithmetic with broadcasting.
-
-A derivative is computed from the node's output where possible (Relu, Sigmoid, Clip …): when no other node reads the
-value between a Conv and its activation, ONNX Runtime can fuse the two.
-"""
+"""Rules for arithmetic, element by element and with broadcasting: sums, products, powers, choices."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+
+import numpy as np
 
 from training.graphs.gradient.builder import NoRuleError, Shape
-from training.graphs.gradient.gelu import gelu_derivative
 from training.graphs.gradient.rules import Step, derivative, mask, rule
 
 
-@derivative("Relu")
-def _relu(step: Step) -> str:
-    return mask(step.graph, step.graph.op("Greater", step.y, 0.0))
+@derivative("Abs")
+def _abs(step: Step) -> str:
+    return step.graph.op("Sign", step.x)
 
 
-@derivative("LeakyRelu")
-def _leaky_relu(step: Step) -> str:
-    alpha = float(step.attribute("alpha", 0.01))
-    return step.graph.op("Where", step.graph.op("Greater", step.x, 0.0), 1.0, alpha)
+@derivative("Exp")
+def _exp(step: Step) -> str:
+    return step.y
 
 
-@derivative("Clip")
-def _clip(step: Step) -> str:
-    """Zero at the bounds themselves, as torch has it for ReLU6 and Hardtanh."""
-    low, high = step.constant_input(1), step.constant_input(2)
-    inside = []
-    if low is not None:
-        inside.append(step.graph.op("Greater", step.y, low))
-    if high is not None:
-        inside.append(step.graph.op("Less", step.y, high))
-    return mask(step.graph, *inside) if inside else step.graph.op("Identity", 1.0)
+@derivative("Log")
+def _log(step: Step) -> str:
+    return step.graph.op("Reciprocal", step.x)
 
 
-@derivative("Sigmoid")
-def _sigmoid(step: Step) -> str:
-    return step.graph.op("Mul", step.y, step.graph.op("Sub", 1.0, step.y))
+@derivative("Sin")
+def _sin(step: Step) -> str:
+    return step.graph.op("Cos", step.x)
 
 
-@derivative("Tanh")
-def _tanh(step: Step) -> str:
-    return step.graph.op("Sub", 1.0, step.graph.op("Mul", step.y, step.y))
-
-
-@derivative("HardSigmoid")
-def _hard_sigmoid(step: Step) -> str:
-    graph = step.graph
-    inside = mask(graph, graph.op("Greater", step.y, 0.0), graph.op("Less", step.y, 1.0))
-    return graph.op("Mul", inside, float(step.attribute("alpha", 0.2)))
-
-
-@derivative("HardSwish")
-def _hard_swish(step: Step) -> str:
-    """x/3 + ½ for |x| < 3; 0 below and 1 above."""
-    graph = step.graph
-    inside = graph.op("Less", graph.op("Abs", step.x), 3.0)
-    ramp = graph.op("Add", graph.op("Mul", step.x, 1 / 3), 0.5)
-    return graph.op("Where", inside, ramp, mask(graph, graph.op("Greater", step.x, 0.0)))
-
-
-@derivative("Softplus")
-def _softplus(step: Step) -> str:
-    return step.graph.op("Sigmoid", step.x)
+@derivative("Cos")
+def _cos(step: Step) -> str:
+    return step.graph.op("Neg", step.graph.op("Sin", step.x))
 
 
 @derivative("Erf")
 def _erf(step: Step) -> str:
     bell = step.graph.op("Exp", step.graph.op("Neg", step.graph.op("Mul", step.x, step.x)))
     return step.graph.op("Mul", bell, 2 / math.sqrt(math.pi))
-
-
-@derivative("Gelu", "com.microsoft.Gelu")
-def _gelu(step: Step) -> str:
-    if step.attribute("approximate", b"none") != b"none":
-        raise NoRuleError(step.node, "only the exact GELU is known")
-    return gelu_derivative(step.graph, step.node.input)
-
-
-@derivative("Exp")
-def _exp(step: Step) -> str:
-    return step.y
 
 
 @derivative("Sqrt")
@@ -94,15 +51,6 @@ def _sqrt(step: Step) -> str:
 @derivative("Reciprocal")
 def _reciprocal(step: Step) -> str:
     return step.graph.op("Neg", step.graph.op("Mul", step.y, step.y))
-
-
-@derivative("Pow")
-def _pow(step: Step) -> str:
-    exponent = step.constant_input(1)
-    if exponent is None or exponent.size != 1:
-        raise NoRuleError(step.node, "its exponents are several")
-    power = float(exponent.item())
-    return step.graph.op("Mul", step.graph.op("Pow", step.x, power - 1), power)
 
 
 @rule("Neg")
@@ -159,3 +107,48 @@ def _div(step: Step) -> dict[int, str]:
         return op("Neg", op("Div", op("Mul", step.gradient, step.y), b))
 
     return _broadcast(step, {0: lambda: op("Div", step.gradient, b), 1: of_divisor})
+
+
+@rule("Pow")
+def _pow(step: Step) -> dict[int, str]:
+    """Base and exponent may both depend on the image; zeros are treated as torch treats them."""
+    graph, (base, exponent) = step.graph, step.node.input
+    op = graph.op
+
+    def of_base() -> str:
+        known = graph.constant(exponent)
+        if known is not None:
+            powers = known.astype(np.float32)
+            # x⁰ is constant: without this, 0·x⁻¹ would be undefined at x = 0.
+            lowered: str | np.ndarray = np.where(powers == 0, np.float32(0), powers - 1)
+            factor: str | np.ndarray = powers
+        else:
+            factor = op("Cast", exponent, to=graph.elem_type(base))
+            lowered = op("Sub", factor, 1.0)
+        return op("Mul", step.gradient, op("Mul", op("Pow", base, lowered), factor))
+
+    def of_exponent() -> str:
+        positive = op("Greater", base, 0.0)
+        logarithm = op("Log", op("Where", positive, base, 1.0))
+        return op("Mul", step.gradient, op("Mul", step.y, logarithm))
+
+    return _broadcast(step, {0: of_base, 1: of_exponent})
+
+
+@rule("Min", "Max")
+def _extreme(step: Step) -> dict[int, str]:
+    """Inputs that are equally extreme share the gradient, as for torch.minimum and torch.maximum."""
+    graph, op = step.graph, step.graph.op
+    chosen = [mask(graph, op("Equal", name, step.y)) for name in step.node.input]
+    share = op("Div", step.gradient, op("Sum", *chosen))
+    return _broadcast(step, {i: partial(op, "Mul", share, is_chosen) for i, is_chosen in enumerate(chosen)})
+
+
+@rule("Where")
+def _where(step: Step) -> dict[int, str]:
+    """Where, not a product with a mask: what is not chosen may be infinite."""
+    op, condition = step.graph.op, step.node.input[0]
+    return _broadcast(
+        step,
+        {1: lambda: op("Where", condition, step.gradient, 0.0), 2: lambda: op("Where", condition, 0.0, step.gradient)},
+    )

@@ -73,6 +73,17 @@ class _Finder:
         return constant is not None and constant.size == 1 and bool(np.isclose(constant, value, rtol=1e-6).all())
 
 
+def tanh_gelu_derivative(graph: GraphBuilder, x: str) -> str:
+    """½(1 + t) + ½x(1 − t²)·s·(1 + 3·0.044715·x²) with t = tanh(s·(x + 0.044715·x³)) and s = √(2/π)."""
+    slope = math.sqrt(2 / math.pi)
+    square = graph.op("Mul", x, x)
+    inner = graph.op("Mul", x, graph.op("Add", graph.op("Mul", square, 0.044715 * slope), slope))
+    t = graph.op("Tanh", inner)
+    inner_slope = graph.op("Add", graph.op("Mul", square, 3 * 0.044715 * slope), slope)
+    bend = graph.op("Mul", graph.op("Sub", 1.0, graph.op("Mul", t, t)), graph.op("Mul", x, inner_slope))
+    return graph.op("Mul", graph.op("Add", graph.op("Add", t, 1.0), bend), 0.5)
+
+
 def gelu_derivative(graph: GraphBuilder, inputs: Sequence[str]) -> str:
     """Φ(x) + x·φ(x), written over u = x/√2: ½(1 + erf u) + u·exp(−u²)/√π."""
     if len(inputs) == 3:

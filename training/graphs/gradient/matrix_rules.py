@@ -1,4 +1,4 @@
-"""Rules for matrix products and batch normalisation."""
+"""Rules for matrix products."""
 
 from __future__ import annotations
 
@@ -28,36 +28,58 @@ def _gemm(step: Step) -> dict[int, str]:
 
 @rule("MatMul")
 def _matmul(step: Step) -> dict[int, str]:
-    graph, (a, b) = step.graph, step.node.input
-    rank_a, rank_b = len(graph.shape(a)), len(graph.shape(b))
-    if min(rank_a, rank_b) < 2:
-        raise NoRuleError(step.node, "one of its operands is a vector")
+    """Y = A·B for each pair of matrices; a vector is a matrix of one row (A) or of one column (B)."""
+    graph, (a, b), g = step.graph, step.node.input, step.gradient
+    shape_a, shape_b, shape_y = (graph.shape(name) for name in (a, b, step.y))
+    matrix_a, matrix_b = a, b
+    if len(shape_a) == 1:
+        shape_a, matrix_a = (1, *shape_a), graph.op("Unsqueeze", a, [0])
+        place = -2 if len(shape_b) > 1 else -1
+        shape_y = (*shape_y[: len(shape_y) + place + 1], 1, *shape_y[len(shape_y) + place + 1 :])
+        g = graph.op("Unsqueeze", g, [place])
+    if len(shape_b) == 1:
+        shape_b, matrix_b = (*shape_b, 1), graph.op("Unsqueeze", b, [1])
+        shape_y, g = (*shape_y, 1), graph.op("Unsqueeze", g, [-1])
 
     def transposed(name: str, rank: int) -> str:
         return graph.op("Transpose", name, perm=[*range(rank - 2), rank - 1, rank - 2])
 
     out: dict[int, str] = {}
     if 0 in step.wanted:
-        product = graph.op("MatMul", step.gradient, transposed(b, rank_b))
-        out[0] = graph.sum_to(product, _batched(graph, step.y, a), a)
+        product = graph.op("MatMul", g, transposed(matrix_b, len(shape_b)))
+        out[0] = _as_operand(graph, product, (*shape_y[:-2], *shape_a[-2:]), a, 0)
     if 1 in step.wanted:
-        product = graph.op("MatMul", transposed(a, rank_a), step.gradient)
-        out[1] = graph.sum_to(product, _batched(graph, step.y, b), b)
+        product = graph.op("MatMul", transposed(matrix_a, len(shape_a)), g)
+        out[1] = _as_operand(graph, product, (*shape_y[:-2], *shape_b[-2:]), b, -1)
     return out
 
 
-def _batched(graph: GraphBuilder, output: str, operand: str) -> Shape:
-    """The operand's matrices, with the leading axes of the output."""
-    return (*graph.shape(output)[:-2], *graph.shape(operand)[-2:])
+def _as_operand(graph: GraphBuilder, product: str, shape: Shape, operand: str, vector_axis: int) -> str:
+    """Sums over the leading axes along which the operand was repeated, and drops the axis that a vector got."""
+    if len(graph.shape(operand)) > 1:
+        return graph.sum_to(product, shape, operand)
+    leading = list(range(len(shape) - 2))
+    if leading:
+        product = graph.op("ReduceSum", product, leading, keepdims=0)
+    return graph.op("Squeeze", product, [vector_axis])
 
 
-@rule("BatchNormalization")
-def _batch_normalization(step: Step) -> dict[int, str]:
-    if step.attribute("training_mode", 0):
-        raise NoRuleError(step.node, "it is in training mode")
-    graph = step.graph
-    scale, variance = step.node.input[1], step.node.input[4]
-    deviation = graph.op("Sqrt", graph.op("Add", variance, float(step.attribute("epsilon", 1e-5))))
-    n_spatial = len(graph.shape(step.x)) - 2
-    per_channel = graph.op("Reshape", graph.op("Div", scale, deviation), [-1, *[1] * n_spatial])
-    return {0: graph.op("Mul", step.gradient, per_channel)}
+@rule("Einsum")
+def _einsum(step: Step) -> dict[int, str]:
+    """The gradient of an operand is the Einsum of the output's gradient and the other operands, with its own letters.
+
+    A letter that occurs in this operand alone was summed over; one that occurs twice in it stood for a diagonal.
+    """
+    equation = step.attribute("equation", b"").decode().replace(" ", "")
+    inputs, arrow, output = equation.partition("->")
+    terms = inputs.split(",")
+    if not arrow or "..." in equation:
+        raise NoRuleError(step.node, f"its equation {equation!r} does not name all axes")
+    out: dict[int, str] = {}
+    for index in sorted(step.wanted):
+        term, others = terms[index], [terms[i] for i in range(len(terms)) if i != index]
+        if len(set(term)) < len(term) or set(term) - set("".join([output, *others])):
+            raise NoRuleError(step.node, f"its equation {equation!r} sums one operand alone")
+        operands = [step.gradient, *(name for i, name in enumerate(step.node.input) if i != index)]
+        out[index] = step.graph.op("Einsum", *operands, equation=f"{','.join([output, *others])}->{term}")
+    return out

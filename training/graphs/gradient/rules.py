@@ -1,7 +1,7 @@
 """The table of rules, one for each operator: from the gradient of a node's outputs to the gradients of its inputs.
 
 A rule reads the values that the forward pass has computed and appends nodes; it never computes a forward value again.
-The rules are in `elementwise_rules`, `matrix_rules`, `shape_rules` and `window_rules`.
+The rules are in the modules `*_rules` beside this one.
 """
 
 from __future__ import annotations

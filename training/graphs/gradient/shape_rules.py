@@ -1,13 +1,15 @@
-"""Rules for nodes that move, select or average values: reshapes, Concat, Gather, reductions."""
+"""Rules for nodes that move values or cut them out: reshapes, Concat, Split, Slice, Pad, Tile."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from training.graphs.gradient.builder import NoRuleError
-from training.graphs.gradient.rules import Step, mask, rule, scatter
+from training.graphs.gradient.rules import Step, rule, scatter
+
+INT32_MAX = 2**31 - 1  # from here on, the end of a Slice means "to the end"
 
 
 @rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -29,9 +31,17 @@ def _expand(step: Step) -> dict[int, str]:
 
 @rule("Concat")
 def _concat(step: Step) -> dict[int, str]:
-    axis = int(step.attribute("axis", 0))
-    sizes = [size for name in step.node.input for size in step.static_sizes(name, [axis])]
-    return dict(enumerate(step.graph.op_many("Split", len(sizes), step.gradient, sizes, axis=axis)))
+    graph, axis = step.graph, int(step.attribute("axis", 0))
+    known = [graph.shape(name)[axis] for name in step.node.input]
+    if len(known) == 1:
+        return {0: step.gradient}
+    sizes: list[int] | str = [size for size in known if size is not None]
+    if len(sizes) < len(known):
+        axis %= len(graph.shape(step.y))
+        sizes = graph.op(
+            "Concat", *(graph.op("Shape", name, start=axis, end=axis + 1) for name in step.node.input), axis=0
+        )
+    return dict(enumerate(graph.op_many("Split", len(known), step.gradient, sizes, axis=axis)))
 
 
 @rule("Split")
@@ -47,10 +57,11 @@ def _split(step: Step) -> dict[int, str]:
 
 @rule("Slice")
 def _slice(step: Step) -> dict[int, str]:
-    padding = _padding_of_block(step)
-    if padding is not None:
-        return {0: step.graph.op("Pad", step.gradient, padding)}
-    # Bounds known only at run time, or steps: number the elements and slice these numbers in the same way.
+    """Zeros around the block that was cut out, and between its elements if it was cut out in steps."""
+    cuts = _cuts(step)
+    if cuts is not None:
+        return {0: _spread(step, cuts)}
+    # Bounds known only at run time, or backwards: number the elements and slice these numbers in the same way.
     graph = step.graph
     numbers = graph.op("Range", np.array(0), graph.op("Size", step.x), np.array(1))
     numbered = graph.op("Reshape", numbers, graph.op("Shape", step.x))
@@ -58,95 +69,89 @@ def _slice(step: Step) -> dict[int, str]:
     return {0: scatter(graph, step.gradient, kept, like=step.x)}
 
 
-def _padding_of_block(step: Step) -> list[int] | None:
-    """The zeros around a block that was sliced at fixed bounds: before and after, along each axis."""
+@dataclass(frozen=True)
+class Cut:
+    """What a Slice with fixed bounds takes along one axis."""
+
+    axis: int
+    size: int
+    positions: range
+
+
+def _cuts(step: Step) -> list[Cut] | None:
     shape = step.graph.shape(step.x)
     starts, ends, axes, steps = (step.graph.constant(name) for name in (*step.node.input[1:], "", "")[:4])
-    if starts is None or ends is None or (steps is not None and (steps != 1).any()):
+    if starts is None or ends is None:
         return None
-    before, after = [0] * len(shape), [0] * len(shape)
+    if (axes is None and step.has_input(3)) or (steps is None and step.has_input(4)):
+        return None
+    cuts = []
     for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        axis = i if axes is None else int(axes[i])
-        size = shape[axis]
-        if size is None:
+        axis = (i if axes is None else int(axes[i])) % len(shape)
+        stride, size = 1 if steps is None else int(steps[i]), shape[axis]
+        if size is None and (start, stride) == (0, 1) and end >= INT32_MAX:
+            continue  # all of an axis of unknown size
+        if size is None or stride < 1:
             return None
-        first, last, _ = slice(start, end).indices(size)
-        before[axis], after[axis] = first, size - last
-    return [*before, *after]
+        cuts.append(Cut(axis, size, range(*slice(start, end, stride).indices(size))))
+    return cuts
+
+
+def _spread(step: Step, cuts: list[Cut]) -> str:
+    graph, value = step.graph, step.gradient
+    rank = len(graph.shape(step.x))
+    before, after = [0] * rank, [0] * rank
+    for cut in cuts:
+        stride, count = cut.positions.step, len(cut.positions)
+        if stride > 1:
+            # Each element is followed by zeros: an axis of its own, padded to the stride, and joined with its axis.
+            apart = graph.op("Unsqueeze", value, [cut.axis + 1])
+            apart = graph.op(
+                "Pad", apart, [*[0] * (rank + 1), *[0] * (cut.axis + 1), stride - 1, *[0] * (rank - cut.axis - 1)]
+            )
+            value = _joined(step, apart, value, cut.axis)
+        before[cut.axis] = cut.positions.start
+        after[cut.axis] = cut.size - cut.positions.start - count * stride  # negative: the last zeros are cut off
+    return graph.op("Pad", value, [*before, *after]) if any(before + after) else value
+
+
+def _joined(step: Step, apart: str, value: str, axis: int) -> str:
+    """`apart`, whose axes `axis` and `axis` + 1 become one, has the sizes of `value` along all others."""
+    graph = step.graph
+    opened = graph.op("ScatterElements", graph.op("Shape", value), np.array([axis]), np.array([-1]), axis=0)
+    return graph.op("Reshape", apart, opened)
 
 
 @rule("Pad")
 def _pad(step: Step) -> dict[int, str]:
+    """Negative padding cuts off what was added, and gives back zeros for what a negative one cut off."""
     if step.attribute("mode", b"constant") != b"constant":
-        raise NoRuleError(step.node, f"its mode is {step.attribute('mode', b'')!r}")
-    graph, pads = step.graph, step.node.input[1]
-    sizes = graph.op("Shape", step.x)
-    axes = [step.node.input[3]] if step.has_input(3) else []
-    if axes:
-        sizes = graph.op("Gather", sizes, *axes)
-    before = graph.op("Slice", pads, [0], graph.op("Shape", sizes))
-    return {0: graph.op("Slice", step.gradient, before, graph.op("Add", before, sizes), *axes)}
+        raise NoRuleError(step.node, f"its mode is {step.attribute('mode', b'').decode()!r}")
+    graph = step.graph
+    axes = ["", step.node.input[3]] if step.has_input(3) else []
+    return {0: graph.op("Pad", step.gradient, graph.op("Neg", step.node.input[1]), *axes)}
 
 
-@rule("Gather")
-def _gather(step: Step) -> dict[int, str]:
-    """Elements may be gathered twice, so their gradients are added up where they came from."""
-    graph, indices = step.graph, step.node.input[1]
-    rank, rank_indices = len(graph.shape(step.x)), len(graph.shape(indices))
-    axis = int(step.attribute("axis", 0)) % rank
-    # ScatterElements wants indices of the gradient's shape: aligned with its axes, then repeated along the others.
-    aligned = graph.op("Unsqueeze", indices, [*range(axis), *range(axis + rank_indices, rank + rank_indices - 1)])
-    if rank > 1:
-        aligned = graph.op("Expand", aligned, graph.op("Shape", step.y))
-    # The index's axes become one, by the shape of the input with that axis left open.
-    sizes = graph.op("Shape", step.x)
-    target = graph.op("ScatterElements", sizes, np.array([axis]), np.array([-1]), axis=0)
-    zeros = graph.op("ConstantOfShape", sizes)
-    updates, places = (graph.op("Reshape", value, target) for value in (step.gradient, aligned))
-    return {0: graph.op("ScatterElements", zeros, places, updates, axis=axis, reduction="add")}
+@rule("Tile")
+def _tile(step: Step) -> dict[int, str]:
+    """Adds up the copies: each axis becomes two, (copy, element), and the copies are summed."""
+    graph, rank = step.graph, len(step.graph.shape(step.x))
+    pairs = [graph.op("Unsqueeze", sizes, [1]) for sizes in (step.node.input[1], graph.op("Shape", step.x))]
+    apart = graph.op("Reshape", step.gradient, graph.op("Reshape", graph.op("Concat", *pairs, axis=1), [-1]))
+    return {0: graph.op("ReduceSum", apart, list(range(0, 2 * rank, 2)), keepdims=0)}
 
 
-def _reduced_axes(step: Step) -> list[int]:
-    rank = len(step.graph.shape(step.x))
-    axes = step.constant_input(1)
-    if axes is not None and axes.size:
-        return [int(axis) % rank for axis in axes]
-    return [] if step.attribute("noop_with_empty_axes", 0) else list(range(rank))
+@rule("SpaceToDepth")
+def _space_to_depth(step: Step) -> dict[int, str]:
+    return {0: step.graph.op("DepthToSpace", step.gradient, blocksize=int(step.attribute("blocksize", 1)))}
 
 
-def _unreduced(step: Step, value: str, axes: list[int]) -> str:
-    """`value` with the reduced axes back in place, at size 1."""
-    if step.attribute("keepdims", 1) or not axes:
-        return value
-    return step.graph.op("Unsqueeze", value, axes)
-
-
-def share_out(step: Step, value: str, axes: Sequence[int], *, evenly: bool) -> str:
-    """Repeat `value`, of size 1 along `axes`, to the shape of the node's input; `evenly` divides it by their number."""
-    sizes = [1] * len(step.graph.shape(step.x))
-    for axis, size in zip(axes, step.static_sizes(step.x, axes), strict=True):
-        sizes[axis] = size
-    # A product repeats its operand as Expand does, and divides on the way.
-    share = np.ones(sizes, np.float32)
-    return step.graph.op("Mul", value, share / share.size if evenly else share)
-
-
-@rule("ReduceSum")
-def _reduce_sum(step: Step) -> dict[int, str]:
-    axes = _reduced_axes(step)
-    return {0: share_out(step, _unreduced(step, step.gradient, axes), axes, evenly=False)}
-
-
-@rule("ReduceMean")
-def _reduce_mean(step: Step) -> dict[int, str]:
-    axes = _reduced_axes(step)
-    return {0: share_out(step, _unreduced(step, step.gradient, axes), axes, evenly=True)}
-
-
-@rule("ReduceMax")
-def _reduce_max(step: Step) -> dict[int, str]:
-    """Equal maxima share the gradient, as for torch.amax."""
-    graph, axes = step.graph, _reduced_axes(step)
-    largest = mask(graph, graph.op("Equal", step.x, _unreduced(step, step.y, axes)))
-    share = graph.op("Div", _unreduced(step, step.gradient, axes), graph.op("ReduceSum", largest, axes, keepdims=1))
-    return {0: graph.op("Mul", largest, share)}
+@rule("DepthToSpace")
+def _depth_to_space(step: Step) -> dict[int, str]:
+    graph, block = step.graph, int(step.attribute("blocksize", 1))
+    if step.attribute("mode", b"DCR") == b"DCR":
+        return {0: graph.op("SpaceToDepth", step.gradient, blocksize=block)}
+    # CRD is the pixel shuffle: a pixel's place within its block counts within its channel, not before it.
+    height, width = step.static_sizes(step.x, [2, 3])
+    blocks = graph.op("Reshape", step.gradient, [0, 0, height, block, width, block])
+    return {0: graph.reshape_like(graph.op("Transpose", blocks, perm=[0, 1, 3, 5, 2, 4]), step.x)}

@@ -14,7 +14,6 @@ import numpy as np
 
 from training.graphs.gradient.builder import NoRuleError
 from training.graphs.gradient.rules import Step, mask, rule, scatter
-from training.graphs.gradient.shape_rules import share_out
 
 # ConvTranspose took a third of the convolution's time with 3 input channels, and more than it with 24.
 MIN_CHANNELS_FOR_CONV = 8
@@ -107,6 +106,18 @@ def _conv(step: Step) -> dict[int, str]:
     return {0: gradient}
 
 
+@rule("ConvTranspose")
+def _conv_transpose(step: Step) -> dict[int, str]:
+    """The convolution that it transposes."""
+    if step.wanted != {0}:
+        raise NoRuleError(step.node, "its kernel depends on the image")
+    if step.attribute("auto_pad", b"NOTSET") != b"NOTSET" or step.attribute("output_shape", None):
+        raise NoRuleError(step.node, "its padding is not given as pads")
+    names = ("pads", "strides", "dilations", "group")
+    geometry = {name: value for name in names if (value := step.attribute(name, None)) is not None}
+    return {0: step.graph.op("Conv", step.gradient, step.node.input[1], **geometry)}
+
+
 @rule("MaxPool")
 def _max_pool(step: Step) -> dict[int, str]:
     """The gradient goes back to where the maximum was: the first one, if several are equal, as in torch."""
@@ -161,11 +172,6 @@ def _global_max_pool(step: Step) -> dict[int, str]:
     zeros = graph.op("ConstantOfShape", graph.op("Shape", flat))
     scattered = graph.op("ScatterElements", zeros, first, gradient, axis=2)
     return {0: graph.reshape_like(scattered, step.x)}
-
-
-@rule("GlobalAveragePool")
-def _global_average_pool(step: Step) -> dict[int, str]:
-    return {0: share_out(step, step.gradient, range(2, len(step.graph.shape(step.x))), evenly=True)}
 
 
 @rule("AveragePool")
