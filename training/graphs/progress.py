@@ -28,7 +28,7 @@ def say_every(seconds: float) -> None:
 class PlainLines:
     """Prints a line if it is time for one."""
 
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: time.monotonic())
     said: float | None = None
 
     def say(self, text: Callable[[], str]) -> None:
@@ -45,7 +45,7 @@ class ImageCount:
 
     what: str
     show: Callable[["ImageCount"], None]
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: time.monotonic())
     everything: int = 0
     step: str = ""
     total: int = 0
