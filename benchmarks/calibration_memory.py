@@ -1,10 +1,11 @@
 """The most memory that import-onnx and calibrate take, for few photos and for many.
 
-    python -m benchmarks.calibration_memory [--images N …] [--network NAME | --model FILE.onnx --labels FILE] [--data DIR]
+    python -m benchmarks.calibration_memory [--images N …] [--network NAME] [--data DIR]
+    python -m benchmarks.calibration_memory --model FILE.onnx --labels FILE [--images N …] [--data DIR]
 
 Without --data it writes JPEG photos of noise, 256 pixels wide, into a temporary folder; with it, it takes the photos of
-DIR/CLASS. Without --model it exports a network of torchvision with fresh weights at 224 pixels. Each command is a process
-of its own that says what it needed at most. The goal is that of docs/benchmarks.md: 1.5 GB and three times the weights.
+DIR/CLASS. Without --model it exports a network of torchvision with fresh weights at 224 pixels. Each command is a
+process of its own that says what it needed at most. The goal is 1.5 GB and three times the weights.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ def main() -> None:
             label_file.write_text("\n".join(names))
         labels = label_file.read_text().split("\n")
         goal = GOAL_MB + GOAL_WEIGHTS * model.stat().st_size / 1e6
-        print(f"{model.name}, {model.stat().st_size / 1e6:.0f} MB; goal at most {goal:,.0f} MB")
-        print(f"{'command':12} {'images':>7} {'peak MB':>9} {'goal':>6} {'seconds':>8}")
+        print(f"{model.name}, {model.stat().st_size / 1e6:.0f} MB; goal at most {goal:,.0f} MB", flush=True)
+        print(f"{'command':12} {'images':>7} {'peak MB':>9} {'goal':>6} {'seconds':>8}", flush=True)
         for images in options.images:
             photos, bundle = folder / f"photos{images}", folder / f"models{images}" / "measured" / "1"
             if options.data is None:
