@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper
+from onnx.shape_inference import InferenceError
 
 from service.model.session import RUNTIME_ERRORS
 
@@ -28,8 +30,8 @@ def images_at_once(model: onnx.ModelProto | Path, most: int, budget: int = ACTIV
     """At least one image, and at most `most`; one where the graph does not run with every tensor's shape asked for."""
     try:
         needed = bytes_of_one_image(model)
-    except RUNTIME_ERRORS:
-        return 1
+    except (OSError, DecodeError, InferenceError, LookupError, StopIteration, *RUNTIME_ERRORS):
+        return 1  # opening the graph either works or raises the right error
     return max(1, min(most, budget // max(needed, 1)))
 
 

@@ -69,8 +69,14 @@ def test_as_many_images_as_there_is_room_for(most, budget, expected):
     assert images_at_once(chain(), most, budget) == expected
 
 
-def test_a_graph_that_cannot_be_measured_takes_one_image_at_a_time():
+def test_a_graph_that_cannot_be_measured_takes_one_image_at_a_time(tmp_path):
     """Where the graph fails with its shapes asked for, nothing is assumed of its size."""
     broken = chain()
     broken.graph.node[1].op_type = "NoSuchOperator"
     assert images_at_once(broken, 250) == 1
+    other_input = chain()
+    other_input.graph.input[0].name = "pixels"
+    assert images_at_once(other_input, 250) == 1
+    (tmp_path / "damaged.onnx").write_bytes(b"not a graph")
+    assert images_at_once(tmp_path / "damaged.onnx", 250) == 1
+    assert images_at_once(tmp_path / "missing.onnx", 250) == 1
