@@ -3,7 +3,7 @@
 They are training images where those are known. Of a model from elsewhere they are half of the calibration images.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,8 @@ from training.calibration.calibrate import Evidence
 from training.calibration.halves import halves_of
 from training.data.splits import LabelledImages
 from training.graphs.features import FEATURES, NoFeaturesError, with_features
+from training.graphs.image_views import as_served
+from training.graphs.images_at_once import images_at_once
 from training.graphs.neighbours import (
     BANK,
     BANK_SIZE,
@@ -25,10 +27,10 @@ from training.graphs.neighbours import (
     has_neighbours,
     neighbour_similarity,
 )
-from training.graphs.run import as_served, open_graph, run_graph
+from training.graphs.run import open_graph, run_batches
 
 BANK_CANDIDATES = 5_000
-FEATURES_BATCH = 50
+FEATURES_BATCH = 50  # at most
 SAME_IMAGE = 2e-5  # the distance of an image's normalised features from themselves, as rounding leaves it
 SEED = 0
 
@@ -62,28 +64,34 @@ def with_bank(forward: onnx.ModelProto, shape: Input, evidence: Evidence) -> Wit
 
 
 def features_of(forward: onnx.ModelProto, shape: Input, source: LabelledImages) -> NDArray[np.float32]:
-    """The penultimate features [N,D] of images of any size, a batch at a time."""
+    """The penultimate features [N,D] of images of any size."""
+    return np.concatenate(list(_batches_of_features(forward, shape, source, "reading features for the bank")))
+
+
+def _batches_of_features(
+    forward: onnx.ModelProto, shape: Input, source: LabelledImages, step: str
+) -> Iterator[NDArray[np.float32]]:
     session = open_graph(with_features(forward))
-    parts = [
-        run_graph(session, as_served(source.images[start : start + FEATURES_BATCH], shape))[FEATURES]
-        for start in range(0, len(source), FEATURES_BATCH)
-    ]
-    return np.concatenate(parts)
+    batch = images_at_once(forward, FEATURES_BATCH)
+    for (features,) in run_batches(session, [FEATURES], as_served(source.images, shape), batch, step=step):
+        yield features
 
 
 def _without_own(forward: onnx.ModelProto, shape: Input, evidence: Evidence) -> Evidence:
     """Calibration images may be in the bank: their similarity is that to the others, and not to themselves."""
-    features = features_of(forward, shape, evidence.calibration)
     bank = np.ascontiguousarray(bank_of(forward).T)
-    length = np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-    nearest = ((features / length) @ bank.T).argmax(axis=1)
-    in_bank = np.flatnonzero(np.linalg.norm(features / length - bank[nearest], axis=1) <= SAME_IMAGE)
-    if not len(in_bank):
-        return evidence
     k = min(NEIGHBOUR_K, len(bank) - 1)
-    found = neighbour_similarity(features[in_bank], bank, k, nearest[in_bank])
-    own: Mapping[int, float] = dict(zip(in_bank.tolist(), found.tolist(), strict=True))
-    return replace(evidence, own_similarity=own)
+    own: dict[int, float] = {}
+    first = 0
+    for features in _batches_of_features(forward, shape, evidence.calibration, "finding images of the bank"):
+        length = np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+        nearest = ((features / length) @ bank.T).argmax(axis=1)
+        in_bank = np.flatnonzero(np.linalg.norm(features / length - bank[nearest], axis=1) <= SAME_IMAGE)
+        if len(in_bank):
+            found = neighbour_similarity(features[in_bank], bank, k, nearest[in_bank])
+            own |= zip((first + in_bank).tolist(), found.tolist(), strict=True)
+        first += len(features)
+    return replace(evidence, own_similarity=own) if own else evidence
 
 
 def bank_of(forward: onnx.ModelProto) -> NDArray[np.float32]:

@@ -19,6 +19,7 @@ from training.bundles.card import write_card
 from training.bundles.made_by import how_it_was_made
 from training.bundles.write import Graphs, assemble_bundle, check_new
 from training.calibration.calibrate import Evidence, calibrate_graphs
+from training.data.folder import FolderImages
 from training.data.splits import LabelledImages
 from training.errors import DataError, ExportError
 from training.graphs.gradient import GradientError
@@ -122,20 +123,21 @@ def _images_of(evidence: Evidence, calibration: Path, test: Path | None) -> str:
 
 
 def read_image_folder(folder: Path, labels: tuple[str, ...], shape: Input) -> LabelledImages:
-    """FOLDER/LABEL/*.{png,jpg,…}, decoded and resized by the code that serves."""
+    """FOLDER/LABEL/*.{png,jpg,…}, each decoded once to check it, and again when it is used."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder. Expected one sub-folder of images for each label.")
     missing = [label for label in labels if not (folder / label).is_dir()]
     if missing:
         raise DataError(f"{folder} has no sub-folder for {', '.join(missing)}. Expected one for each label.")
-    images, classes = [], []
+    paths, classes = [], []
     for class_id, label in enumerate(labels):
         for path in sorted(p for p in (folder / label).iterdir() if p.is_file() and not p.name.startswith(".")):
-            images.append(decode_file(path, shape))
+            decode_file(path, shape)
+            paths.append(path)
             classes.append(class_id)
-    if not images:
+    if not paths:
         raise DataError(f"{folder} holds no images.")
-    return LabelledImages(np.stack(images), np.asarray(classes, np.int64))
+    return LabelledImages(FolderImages(paths, shape, np.zeros((len(paths), 2, 3))), np.asarray(classes, np.int64))
 
 
 def decode_file(path: Path, shape: Input) -> Pixels:

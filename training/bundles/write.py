@@ -30,7 +30,7 @@ from training.bundles.figures import in_distribution_figures, out_of_distributio
 from training.calibration.calibrate import Calibrated, Evidence
 from training.calibration.open_graphs import OpenGraphs
 from training.errors import ExportError
-from training.graphs.run import as_served
+from training.graphs.image_views import as_served
 from training.graphs.weights import share_weights
 
 
@@ -104,10 +104,10 @@ def figures_of(opened: OpenGraphs, evidence: Evidence, calibrated: Calibrated) -
     """Every figure of the evaluation, measured on test images alone."""
     if evidence.test is None:
         return []
-    test = opened.run(evidence.test.images, calibrated.epsilon)
+    test = opened.run(evidence.test.images, calibrated.epsilon, "scoring test images")
     figures = in_distribution_figures(f"{evidence.name} test", test, evidence.test.labels, calibrated)
     for name, images in evidence.ood.items():
-        ood = opened.run(images.test, calibrated.epsilon)
+        ood = opened.run(images.test, calibrated.epsilon, f"scoring {name}")
         figures += out_of_distribution_figures(name, test, ood, evidence.test.labels, calibrated)
     return figures
 
@@ -142,7 +142,7 @@ def write_graphs(graphs: Graphs, folder: Path) -> dict[str, Path]:
 def _answers_alike(bundle: Bundle, image: NDArray[np.uint8], calibration: Outputs) -> None:
     """Opens the bundle with the service's code and compares its answers with those it was calibrated on."""
     for graph in bundle.manifest.graphs:
-        served = as_served(image, bundle.manifest.input)
+        served = as_served(image, bundle.manifest.input)[:]
         answer = open_session(bundle, graph, device="cpu", max_batch=1).run(served)
         for name, values in answer.items():
             difference = float(np.abs(values[0] - calibration[name][0]).max())

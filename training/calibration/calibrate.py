@@ -37,14 +37,14 @@ from training.calibration.policies import (
     target_rejection_policy,
     temperature_of,
 )
-from training.calibration.proxy_images import make_proxies
+from training.calibration.proxy_images import ProxyImages
 from training.calibration.witnesses import dropped_witnesses
 from training.data.ood import OodImages
 from training.data.splits import LabelledImages
 from training.errors import DataError
+from training.graphs.image_views import AnyImages, ChosenImages, as_served
 from training.graphs.perturbed import ODIN_TEMPERATURE
 from training.graphs.perturbed_images import perturbed_images_of
-from training.graphs.run import AnyImages, as_served, run_graph
 
 EpsilonBy = Literal["auto", "ood", "misclassified"]
 PROXY_IMAGES = 1_000
@@ -69,7 +69,7 @@ class Evidence:
 class Traffic:
     """Unlabelled images of the user's own, and the share of them to refuse."""
 
-    images: NDArray[np.uint8]
+    images: AnyImages
     rate: float
 
 
@@ -100,16 +100,18 @@ def calibrate_graphs(
     """Chooses ε, then makes every policy of every score that the graphs offer, and every pair."""
     in_distribution, truth = as_served(evidence.calibration.images, graphs.shape), evidence.calibration.labels
     epsilon, epsilon_how = _epsilon(graphs, in_distribution, truth, evidence, epsilon_by)
-    outputs = _left_out_of_bank(graphs.run(in_distribution, epsilon), evidence.own_similarity)
+    outputs = _left_out_of_bank(
+        graphs.run(in_distribution, epsilon, "scoring calibration images"), evidence.own_similarity
+    )
     right = outputs["logits"].argmax(axis=1) == truth
     halves = halves_of(len(truth))
     temperature = temperature_of(outputs["logits"][halves.a], truth[halves.a])
-    ood = {name: graphs.run(images.calibration, epsilon) for name, images in evidence.ood.items()}
+    ood = {name: graphs.run(images.calibration, epsilon, f"scoring {name}") for name, images in evidence.ood.items()}
     notes: dict[str, None] = {}
     familiarity = _familiarity(graphs, outputs, right, halves, ood, notes)
     scores: dict[ScoreName, Score] = {}
     own: dict[ScoreName, Floats] = {}
-    theirs = None if traffic is None else graphs.run(traffic.images, epsilon)
+    theirs = None if traffic is None else graphs.run(traffic.images, epsilon, "scoring traffic")
     for name in graphs.scores:
         typicality = familiarity.typicality if name == "typicality" else None
         of_score = {"certainty": temperature, "odin": ODIN_TEMPERATURE}.get(name)
@@ -124,7 +126,7 @@ def calibrate_graphs(
     pairs = make_pairs(
         PairScores(own["typicality"], own["certainty"], right),
         halves,
-        pair_scores(scores, graphs.run_forward(_proxies(in_distribution))),
+        pair_scores(scores, graphs.run_forward(_proxies(in_distribution), "scoring OOD proxies")),
         {name: pair_scores(scores, rows) for name, rows in ood.items()},
         wanted,
     )
@@ -188,9 +190,9 @@ def _familiarity(
     return learn_familiarity(values, reference)
 
 
-def _proxies(images: AnyImages) -> NDArray[np.uint8]:
+def _proxies(images: AnyImages) -> ProxyImages:
     chosen = np.random.default_rng(PROXY_SEED).permutation(len(images))[:PROXY_IMAGES]
-    return make_proxies(images[np.sort(chosen)], PROXY_IMAGES, PROXY_SEED)
+    return ProxyImages(ChosenImages(images, np.sort(chosen)), PROXY_IMAGES, PROXY_SEED)
 
 
 def _epsilon(
@@ -205,20 +207,21 @@ def _epsilon(
     score = graphs.preprocessed_score
     if score is None or graphs.perturbed_graph is None:
         return None, ""
-    perturbed = perturbed_images_of(graphs.perturbed_graph)
     if evidence.ood and by != "misclassified":
         ood = [as_served(images.calibration, graphs.shape) for images in evidence.ood.values()]
         sets = ", ".join(evidence.ood)
+        perturbed = perturbed_images_of(graphs.perturbed_graph)
         return (
-            choose_epsilon_ood(perturbed, score, in_distribution, ood),
+            choose_epsilon_ood(perturbed, score, in_distribution, ood, graphs.perturbed_batch),
             f"ε has the least detection error between calibration images and held-out images of {sets}",
         )
-    right = run_graph(graphs.forward, in_distribution)["logits"].argmax(axis=1) == truth
+    right = graphs.run_forward(in_distribution, "finding mistakes")["logits"].argmax(axis=1) == truth
     if right.all() or not right.any():
         which = "no calibration image is misclassified" if right.all() else "every calibration image is misclassified"
         return 0.0, f"ε is 0, because {which}: there is nothing to choose it on"
+    perturbed = perturbed_images_of(graphs.perturbed_graph)
     return (
-        choose_epsilon(perturbed, score, in_distribution, right),
+        choose_epsilon(perturbed, score, in_distribution, right, graphs.perturbed_batch),
         "ε has the least detection error between right and wrong answers on calibration images",
     )
 

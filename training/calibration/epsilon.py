@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.model.scores import Floats, ScoreName, score_images
+from training.graphs.image_views import AnyImages, ChosenImages, batches_of
+from training.graphs.images_at_once import MOST_PERTURBED
 from training.graphs.perturbed import ODIN_TEMPERATURE
 from training.graphs.perturbed_images import PerturbedImages
-from training.graphs.progress import images_done
-from training.graphs.run import PERTURBED_BATCH, AnyImages
+from training.graphs.progress import images_done, pass_begins
 from training.metrics.detection import detection_error
 
 # In units of the normalised image, whose standard deviation is 1. Zero is in the grid: preprocessing may not help.
@@ -19,38 +20,49 @@ EPSILONS = (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016)
 EPSILON_IMAGES = 5_000
 
 
-def choose_epsilon(perturbed: PerturbedImages, score: ScoreName, images: AnyImages, right: NDArray[np.bool_]) -> float:
+def choose_epsilon(
+    perturbed: PerturbedImages,
+    score: ScoreName,
+    images: AnyImages,
+    right: NDArray[np.bool_],
+    batch: int = MOST_PERTURBED,
+) -> float:
     """The ε of least detection error between correctly classified and misclassified images; needs no OOD images.
 
     It is chosen on at most EPSILON_IMAGES images, of which at most half are misclassified.
     """
     wrong = np.flatnonzero(~right)[: EPSILON_IMAGES // 2]
     chosen = np.concatenate([np.flatnonzero(right)[: EPSILON_IMAGES - len(wrong)], wrong])
-    found = _at_each_epsilon(perturbed, score, images[chosen])
+    found = _at_each_epsilon(perturbed, score, ChosenImages(images, chosen), batch)
     return least_error([values[right[chosen]] for values in found], [values[~right[chosen]] for values in found])
 
 
 def choose_epsilon_ood(
-    perturbed: PerturbedImages, score: ScoreName, images: AnyImages, ood: Sequence[AnyImages]
+    perturbed: PerturbedImages,
+    score: ScoreName,
+    images: AnyImages,
+    ood: Sequence[AnyImages],
+    batch: int = MOST_PERTURBED,
 ) -> float:
     """The ε of least detection error between in-distribution images and held-out OOD images, as in the paper.
 
     It is chosen on the first EPSILON_IMAGES of `images` and all of `ood`.
     """
-    others = [_at_each_epsilon(perturbed, score, part) for part in ood]
+    others = [_at_each_epsilon(perturbed, score, part, batch) for part in ood]
+    first = ChosenImages(images, np.arange(min(len(images), EPSILON_IMAGES)))
     return least_error(
-        _at_each_epsilon(perturbed, score, images[:EPSILON_IMAGES]),
+        _at_each_epsilon(perturbed, score, first, batch),
         [np.concatenate(of_epsilon) for of_epsilon in zip(*others, strict=True)],
     )
 
 
-def _at_each_epsilon(perturbed: PerturbedImages, score: ScoreName, images: AnyImages) -> list[Floats]:
+def _at_each_epsilon(perturbed: PerturbedImages, score: ScoreName, images: AnyImages, batch: int) -> list[Floats]:
     """The preprocessed score of every image, once for each ε of the grid."""
     parts = []
-    for start in range(0, len(images), PERTURBED_BATCH):
-        batch = images[start : start + PERTURBED_BATCH]
-        parts.append([score_images(score, outputs, ODIN_TEMPERATURE) for outputs in perturbed.run(batch, EPSILONS)])
-        images_done(len(batch))
+    pass_begins("choosing ε", len(images))
+    for pixels in batches_of(images, batch):
+        parts.append([score_images(score, outputs, ODIN_TEMPERATURE) for outputs in perturbed.run(pixels, EPSILONS)])
+        images_done(len(pixels))
     return [np.concatenate(of_epsilon) for of_epsilon in zip(*parts, strict=True)]
 
 

@@ -1,30 +1,35 @@
 """A network's graphs in ONNX Runtime, and the scores that they offer."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import onnx
-import onnxruntime
 
 from service.model.bundle import Input
 from service.model.scores import Outputs, ScoreName
-from training.graphs.run import AnyImages, as_served, open_graph, run_graph
+from training.graphs.image_views import AnyImages, as_served
+from training.graphs.images_at_once import MOST_FORWARD, MOST_PERTURBED, images_at_once
+from training.graphs.run import open_graph, run_graph
 
 
 @dataclass(frozen=True)
 class OpenGraphs:
-    """A network's graphs in ONNX Runtime, and the size of their input."""
+    """A network's graphs, and the size of their input.
 
-    forward: onnxruntime.InferenceSession
-    perturbed: onnxruntime.InferenceSession | None
-    perturbed_graph: onnx.ModelProto | Path | None  # what `perturbed` was opened from
+    A graph is opened for each pass over images and closed after it: a session keeps a copy of the weights and as much
+    memory as its largest batch needed, and only one is needed at a time.
+    """
+
+    forward_graph: onnx.ModelProto | Path
+    perturbed_graph: onnx.ModelProto | Path | None
     shape: Input
 
     @classmethod
     def of(
         cls, forward: onnx.ModelProto | Path, perturbed: onnx.ModelProto | Path | None, shape: Input
     ) -> "OpenGraphs":
-        return cls(open_graph(forward), None if perturbed is None else open_graph(perturbed), perturbed, shape)
+        return cls(forward, perturbed, shape)
 
     @property
     def has_confidence(self) -> bool:
@@ -32,7 +37,7 @@ class OpenGraphs:
 
     @property
     def preprocessed_score(self) -> ScoreName | None:
-        if self.perturbed is None:
+        if self.perturbed_graph is None:
             return None
         return "confidence_preprocessed" if self.has_confidence else "odin"
 
@@ -45,15 +50,29 @@ class OpenGraphs:
         names += ["typicality", "certainty"]
         return (*names, self.preprocessed_score) if self.preprocessed_score else tuple(names)
 
-    def run(self, images: AnyImages, epsilon: float | None) -> Outputs:
-        """Every output of the graphs, for images of any size."""
-        session = self.forward if self.perturbed is None else self.perturbed
-        return run_graph(session, as_served(images, self.shape), epsilon=epsilon)
+    def run(self, images: AnyImages, epsilon: float | None, step: str = "") -> Outputs:
+        """Every output of the graphs, for images of any size; `step` says in progress lines what they are for."""
+        if self.perturbed_graph is None:
+            return self.run_forward(images, step)
+        served = as_served(images, self.shape)
+        return run_graph(open_graph(self.perturbed_graph), served, self.perturbed_batch, epsilon, step)
 
-    def run_forward(self, images: AnyImages) -> Outputs:
+    def run_forward(self, images: AnyImages, step: str = "") -> Outputs:
         """The outputs of the forward graph alone, which takes a quarter of the time."""
-        return run_graph(self.forward, as_served(images, self.shape))
+        return run_graph(open_graph(self.forward_graph), as_served(images, self.shape), self.forward_batch, step=step)
 
-    @property
-    def _outputs(self) -> list[str]:
-        return [output.name for output in self.forward.get_outputs()]
+    @cached_property
+    def forward_batch(self) -> int:
+        """How many images the forward graph processes at a time."""
+        return images_at_once(self.forward_graph, MOST_FORWARD)
+
+    @cached_property
+    def perturbed_batch(self) -> int:
+        """How many images the perturbed graph processes at a time."""
+        return 1 if self.perturbed_graph is None else images_at_once(self.perturbed_graph, MOST_PERTURBED)
+
+    @cached_property
+    def _outputs(self) -> tuple[str, ...]:
+        model = self.forward_graph
+        read = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
+        return tuple(output.name for output in read.graph.output)

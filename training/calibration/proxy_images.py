@@ -6,13 +6,14 @@ on them than it is. How scores fare on each kind, next to real OOD images, is in
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from service.model.scores import Floats
+from training.graphs.image_views import AnyImages
 
 Pictures = NDArray[np.uint8]
 Kind = Callable[[Pictures, np.random.Generator], Floats]
@@ -22,21 +23,50 @@ SMALLEST = 8  # pixels: below that, no kind can be told from another
 SOURCES = 4  # images that one proxy may be made of; only the mosaic shows more than the first
 
 
-def make_proxies(images: Pictures, n: int, seed: int) -> Pictures:
-    """uint8 [N,H,W,3] → `n` proxies of the same size, each kind as often as any other; a seed gives the same again."""
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3 or min(images.shape[1:3]) < SMALLEST:
-        raise ValueError(
-            f"images are {images.dtype} {list(images.shape)}: expected uint8 [N,H,W,3] of at least "
-            f"{SMALLEST}×{SMALLEST} pixels"
-        )
-    if not len(images) or n < 0:
-        raise ValueError(f"{n} proxies of {len(images)} images: expected at least one image and no negative number")
-    random = np.random.default_rng(seed)
-    proxies = np.empty((n, *images.shape[1:]), np.uint8)
-    for i in range(n):
-        sources = images[random.choice(len(images), SOURCES, replace=len(images) < SOURCES)]
-        proxies[i] = np.rint(np.clip(KINDS[i % len(KINDS)](sources, random), 0, 255))
-    return proxies
+class ProxyImages:
+    """`n` proxies of uint8 [N,H,W,3] images, of the same size, each kind as often as any other.
+
+    A seed gives the same proxies again. They are made in their order, when they are used: photos and their proxies are
+    never in memory all together. Who asks for an earlier one waits until all before it are made again.
+    """
+
+    def __init__(self, images: AnyImages, n: int, seed: int) -> None:
+        if len(images.shape) != 4 or images.shape[3] != 3 or min(images.shape[1:3]) < SMALLEST:
+            raise ValueError(
+                f"images have the shape {list(images.shape)}: expected [N,H,W,3] of at least {SMALLEST}×{SMALLEST}"
+            )
+        if isinstance(images, np.ndarray) and images.dtype != np.uint8:
+            raise ValueError(f"images are {images.dtype}: expected uint8")
+        if not len(images) or n < 0:
+            raise ValueError(f"{n} proxies of {len(images)} images: expected at least one image and no negative number")
+        self._images, self._n, self._seed = images, n, seed
+        self._next, self._made = 0, self._in_order()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._n, *self._images.shape[1:]
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, key: slice | NDArray[np.int64], /) -> Pictures:
+        wanted = np.arange(self._n)[key]
+        proxies = np.empty((len(wanted), *self.shape[1:]), np.uint8)
+        for row, index in enumerate(wanted):
+            if index < self._next:
+                self._next, self._made = 0, self._in_order()
+            while self._next <= index:
+                proxies[row] = next(self._made)
+                self._next += 1
+        return proxies
+
+    def _in_order(self) -> Iterator[Pictures]:
+        random = np.random.default_rng(self._seed)
+        for i in range(self._n):
+            kind = KINDS[i % len(KINDS)]
+            drawn = random.choice(len(self._images), SOURCES, replace=len(self._images) < SOURCES)
+            sources = self._images[drawn if kind is mosaic else drawn[:1]]  # an image that is not shown is not decoded
+            yield np.rint(np.clip(kind(sources, random), 0, 255)).astype(np.uint8)
 
 
 def phase_scrambled(pictures: Pictures, random: np.random.Generator) -> Floats:

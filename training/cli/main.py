@@ -1,6 +1,7 @@
 """`confgate-train`: the application that holds all commands, and its entry point."""
 
 import sys
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -18,6 +19,7 @@ from training.cli.report import report
 from training.cli.reproduce import reproduce
 from training.cli.xor import xor
 from training.errors import TrainingError
+from training.graphs.progress import EVERY_SECONDS, say_every
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,6 +29,20 @@ app = typer.Typer(
     help="Train a classifier that knows when it does not know, and export it for `confgate serve`.\n\n"
     "Example: `confgate-train data list`, then `confgate-train fit compact-cifar10 --out runs/cifar10`",
 )
+
+
+@app.callback()
+def options(
+    progress_seconds: Annotated[
+        float,
+        typer.Option(
+            help="Without a terminal: seconds between two lines on stderr that say how many images are done.", min=0
+        ),
+    ] = EVERY_SECONDS,
+) -> None:
+    say_every(progress_seconds)
+
+
 app.add_typer(data_app, name="data")
 app.command()(export)
 app.command()(calibrate)

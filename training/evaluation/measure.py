@@ -20,6 +20,7 @@ from training.evaluation.in_distribution import InDistribution, spread_indices
 from training.evaluation.ood_sets import OodSet
 from training.evaluation.outputs import ImageSet
 from training.evaluation.scores import NetworkScores
+from training.graphs.image_views import ChosenImages
 from training.metrics.detection import detection_error, detection_error_at, detection_metrics
 from training.metrics.intervals import Intervals, detection_intervals
 from training.metrics.mixed_traffic import MIXED_AUGRC, mixed_augrc
@@ -192,7 +193,8 @@ def _epsilons(
         return {one.name: None for one in sets}
     if choice == "bundle":
         return {one.name: stored for one in sets}
-    few = ImageSet(calibration.name, calibration.images[spread_indices(len(calibration), EPSILON_IMAGES)])
+    chosen = spread_indices(len(calibration), EPSILON_IMAGES)
+    few = ImageSet(calibration.name, ChosenImages(calibration.images, chosen))
     if choice == "per-set":
         return {one.name: best_epsilon(score, scores, few, one.calibration) for one in sets}
     together = {images.name: images for one in sets for images in one.calibration}  # all_images shares its parts

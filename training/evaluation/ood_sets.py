@@ -9,6 +9,7 @@ from training.data.ood import NOISE, all_images_parts, load_ood
 from training.errors import DataError
 from training.evaluation.in_distribution import spread_indices
 from training.evaluation.outputs import ImageSet
+from training.graphs.image_views import ChosenImages
 
 TITLES = {
     "tinyimagenet_crop": "TinyImageNet (crop)",
@@ -123,7 +124,9 @@ def _load(name: str, root: Path, size: int, limit: int | None) -> OodSet:
         )
     loaded = load_ood(name, root, size)
     calibration, test = (
-        ImageSet(f"{name} {part}", images if limit is None else images[spread_indices(len(images), limit)])
+        ImageSet(
+            f"{name} {part}", images if limit is None else ChosenImages(images, spread_indices(len(images), limit))
+        )
         for part, images in (("calibration", loaded.calibration), ("test", loaded.test))
     )
     return OodSet(name, (calibration,), (test,), (name,))

@@ -20,14 +20,15 @@ from service.model.bundle import Bundle, GraphName
 from service.model.images import Pixels
 from service.model.scores import Outputs
 from service.model.session import CPU, Device, OnnxSession, choose_providers, open_session
-from training.data.folder import FolderImages
-from training.data.splits import Images
 from training.evaluation.progress import Progress, silent
+from training.graphs.image_views import AnyImages, as_served, batches_of
+from training.graphs.images_at_once import ACTIVATION_BYTES, MOST_FORWARD, MOST_PERTURBED, images_at_once
 from training.graphs.perturbed_images import PerturbedImages, open_perturbed_images
-from training.graphs.run import FORWARD_BATCH, PERTURBED_BATCH, as_served
 
-BATCHES: dict[GraphName, int] = {"forward": FORWARD_BATCH, "perturbed": PERTURBED_BATCH}
-HASHED_AT_ONCE = 250
+MOST_AT_ONCE: dict[GraphName, int] = {"forward": MOST_FORWARD, "perturbed": MOST_PERTURBED}
+# Sessions of the service plan their memory, and so take it twice.
+BATCH_BYTES = ACTIVATION_BYTES // 2
+HASHED_AT_ONCE = 32
 Kept = dict[str, NDArray[np.float32]]
 
 
@@ -36,7 +37,7 @@ class ImageSet:
     """Images, and their name in messages and file names."""
 
     name: str
-    images: Images | FolderImages
+    images: AnyImages
 
     def __len__(self) -> int:
         return len(self.images)
@@ -45,8 +46,8 @@ class ImageSet:
     def digest(self) -> str:
         """Of the pixels and their shape."""
         digest = hashlib.sha256(repr(self.images.shape).encode())
-        for start in range(0, len(self), HASHED_AT_ONCE):
-            digest.update(np.ascontiguousarray(self.images[start : start + HASHED_AT_ONCE]).tobytes())
+        for pixels in batches_of(self.images, HASHED_AT_ONCE):
+            digest.update(np.ascontiguousarray(pixels).data)
         return digest.hexdigest()
 
 
@@ -113,19 +114,30 @@ class BundleOutputs:
         return self.folder / f"{manifest.name}-{manifest.version}" / name
 
     def _batches(self, graph: GraphName, images: ImageSet, what: str) -> Iterator[Pixels]:
-        for start in range(0, len(images), BATCHES[graph]):
-            self.progress(what, start, len(images))
-            yield as_served(images.images[start : start + BATCHES[graph]], self.bundle.manifest.input)
-        self.progress(what, len(images), len(images))
+        done = 0
+        self.progress(what, done, len(images))
+        for pixels in batches_of(as_served(images.images, self.bundle.manifest.input), self.at_once[graph]):
+            yield pixels
+            done += len(pixels)
+            self.progress(what, done, len(images))
+
+    @cached_property
+    def at_once(self) -> dict[GraphName, int]:
+        """How many images each graph processes at a time."""
+        path = self.bundle.graph_path
+        return {
+            graph: images_at_once(path(graph), MOST_AT_ONCE[graph], BATCH_BYTES)
+            for graph in self.bundle.manifest.graphs
+        }
 
     @cached_property
     def _forward(self) -> OnnxSession:
         # All CPUs: unlike a server, an evaluation has nothing else to do.
-        return open_session(self.bundle, "forward", self.device, usable_cpus(), BATCHES["forward"])
+        return open_session(self.bundle, "forward", self.device, usable_cpus(), self.at_once["forward"])
 
     @cached_property
     def _perturbed(self) -> PerturbedImages:
-        return open_perturbed_images(self.bundle, self.device, usable_cpus(), BATCHES["perturbed"])
+        return open_perturbed_images(self.bundle, self.device, usable_cpus(), self.at_once["perturbed"])
 
 
 def _read(path: Path, images: int) -> Kept | None:

@@ -1,25 +1,19 @@
 """Runs ONNX graphs on the CPU, a batch at a time; needs ONNX Runtime and no torch."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
 
-from service.model.bundle import Input
-from service.model.images import Pixels, fit_array
-from training.data.folder import FolderImages
-from training.graphs.progress import images_done
-
-AnyImages = Pixels | FolderImages  # uint8 [N,H,W,3], in memory or decoded from disk when a batch needs them
+from training.graphs.image_views import AnyImages, batches_of
+from training.graphs.images_at_once import MOST_FORWARD, MOST_PERTURBED
+from training.graphs.progress import images_done, pass_begins
 
 # A model in memory has no folder of its own. ONNX Runtime knows this setting since 1.21.
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
-FORWARD_BATCH = 250
-# The backward pass holds every activation of the batch: about 50 MB an image for WRN-28-10.
-PERTURBED_BATCH = 50
 
 
 def open_graph(model: onnx.ModelProto | Path, weights_in: Path | None = None) -> onnxruntime.InferenceSession:
@@ -29,6 +23,9 @@ def open_graph(model: onnx.ModelProto | Path, weights_in: Path | None = None) ->
     """
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # From its second run on, a session with memory patterns holds every tensor twice: once in blocks that the first run
+    # left, and once in one block planned for them all.
+    options.enable_mem_pattern = False
     if weights_in is not None:
         options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(weights_in.absolute()))
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
@@ -40,25 +37,41 @@ def run_graph(
     images: AnyImages,
     batch: int | None = None,
     epsilon: float | None = None,
+    step: str = "",
 ) -> dict[str, NDArray[np.float32]]:
-    """Every output for every image, computed batch by batch; a perturbed graph needs its ε."""
+    """Every output for every image, computed batch by batch; a perturbed graph needs its ε.
+
+    `step` says in progress lines what the images are for.
+    """
     names = [output.name for output in session.get_outputs()]
-    batch = batch or (FORWARD_BATCH if epsilon is None else PERTURBED_BATCH)
+    found: dict[str, NDArray[np.float32]] = {}
+    done = 0
+    for rows in run_batches(session, names, images, batch, epsilon, step):
+        for name, values in zip(names, rows, strict=True):
+            # Filled, not joined at the end: for a moment everything would be there twice.
+            if name not in found:
+                found[name] = np.empty((len(images), *values.shape[1:]), values.dtype)
+            found[name][done : done + len(values)] = values
+        done += len(rows[0])
+    return found
+
+
+def run_batches(
+    session: onnxruntime.InferenceSession,
+    outputs: Sequence[str],
+    images: AnyImages,
+    batch: int | None = None,
+    epsilon: float | None = None,
+    step: str = "",
+) -> Iterator[list[NDArray[np.float32]]]:
+    """These outputs of one batch after the other."""
+    batch = batch or (MOST_FORWARD if epsilon is None else MOST_PERTURBED)
     constants = {} if epsilon is None else {"epsilon": np.asarray(epsilon, np.float32)}
-    parts = []
-    for start in range(0, len(images), batch):
-        pixels = images[start : start + batch]
-        parts.append(session.run(names, {"image": pixels, **constants}))
+    pass_begins(step, len(images))
+    for pixels in batches_of(images, batch):
+        rows = session.run(outputs, {"image": pixels, **constants})
+        for name, values in zip(outputs, rows, strict=True):
+            if values.ndim == 0 or len(values) != len(pixels):
+                raise ValueError(f"output {name!r} has the shape {list(values.shape)} for {len(pixels)} images")
+        yield rows
         images_done(len(pixels))
-    return {name: np.concatenate([part[k] for part in parts]) for k, name in enumerate(names)}
-
-
-@overload
-def as_served(images: Pixels, target: Input) -> Pixels: ...
-@overload
-def as_served(images: FolderImages, target: Input) -> AnyImages: ...
-def as_served(images: AnyImages, target: Input) -> AnyImages:
-    """Images of any size, resized to the bundle's size by the code that serves."""
-    if images.shape[1:3] == (target.height, target.width):
-        return images
-    return np.stack([fit_array(images[index], target) for index in range(len(images))])

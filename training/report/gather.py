@@ -18,13 +18,13 @@ from service.model.session import Device
 from training.calibration.calibrate import display_of
 from training.calibration.pair_policies import Pair, PairScores
 from training.calibration.recommend import Recommendation, best_score
-from training.data.splits import Images
 from training.errors import DataError
 from training.evaluation.in_distribution import in_distribution_of
 from training.evaluation.ood_sets import OodSet, load_sets
 from training.evaluation.outputs import BundleOutputs, ImageSet
 from training.evaluation.progress import Progress, silent
 from training.evaluation.scores import NetworkScores
+from training.graphs.image_views import AnyImages
 from training.metrics.detection import detection_error
 from training.report.views import PairView, ScoreView
 
@@ -40,10 +40,10 @@ class ReportData:
     sets: tuple[OodSet, ...]
     scores: dict[ScoreName, ScoreView]
     best_for: dict[str, Recommendation]  # "ood" and "mistakes"
-    test_images: Images
+    test_images: AnyImages
     labels: NDArray[np.int64]
     probabilities: Floats  # [N,K] at the bundle's temperature
-    ood_images: dict[str, Images]
+    ood_images: dict[str, AnyImages]
     ood_answers: dict[str, NDArray[np.int64]]
     pair: PairView | None = None  # None: a bundle of schema_version 1
 
@@ -150,10 +150,10 @@ def gather(
         sets=sets,
         scores=views,
         best_for=_best_for(bundle, held_in, held_out, right_held),
-        test_images=_pixels(test),
+        test_images=test.images,
         labels=in_distribution.test.labels,
         probabilities=softmax(scores.outputs.clean(test)["logits"], bundle.manifest.temperature),
-        ood_images={images.name.removesuffix(" test"): _pixels(images) for images in parts.values()},
+        ood_images={images.name.removesuffix(" test"): images.images for images in parts.values()},
         ood_answers={
             images.name.removesuffix(" test"): scores.outputs.clean(images)["logits"].argmax(axis=1)
             for images in parts.values()
@@ -225,7 +225,3 @@ def _misclassified(bundle: Bundle, name: ScoreName, held_in: Floats, right: NDAr
     if stored is not None and "misclassified" in stored.policies:
         return stored.policies["misclassified"].threshold
     return detection_error(held_in[right], held_in[~right]).value if right.any() and not right.all() else None
-
-
-def _pixels(images: ImageSet) -> Images:
-    return np.asarray(images.images[np.arange(len(images))])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from training.calibration.proxy_images import KINDS, glyphs, make_proxies, mosaic, phase_scrambled, shapes
+from training.calibration.proxy_images import KINDS, ProxyImages, glyphs, mosaic, phase_scrambled, shapes
 
 
 def photos(n, height, width, seed=0):
@@ -19,7 +19,7 @@ def photos(n, height, width, seed=0):
 def test_proxies_have_the_shape_of_images_of_any_size(size):
     """Odd, oblong, small and large images give as many proxies as asked for, none of them one of the images."""
     images = photos(5, *size)
-    proxies = make_proxies(images, 2 * len(KINDS), 0)
+    proxies = ProxyImages(images, 2 * len(KINDS), 0)[:]
     assert proxies.dtype == np.uint8
     assert proxies.shape == (2 * len(KINDS), *size, 3)
     assert not any((proxy == image).all() for proxy in proxies for image in images)
@@ -29,10 +29,18 @@ def test_a_seed_gives_the_same_proxies_again():
     """Thresholds that are set with them can be set again; another seed gives others; the images stay as they were."""
     images = photos(6, 32, 32)
     before = images.copy()
-    first, again, other = (make_proxies(images, 12, seed) for seed in (3, 3, 4))
+    first, again, other = (ProxyImages(images, 12, seed)[:] for seed in (3, 3, 4))
     assert (first == again).all()
     assert (images == before).all()
     assert (first != other).any(axis=(1, 2, 3)).all()
+
+
+def test_proxies_are_the_same_in_any_order_and_in_any_number_at_a_time():
+    """What is made a few at a time, or again from the middle, is what is made all at once."""
+    images = photos(6, 32, 32)
+    whole, parts = ProxyImages(images, 12, 3)[:], ProxyImages(images, 12, 3)
+    assert (np.concatenate([parts[start : start + 5] for start in range(0, 12, 5)]) == whole).all()
+    assert (parts[np.array([7, 2, 11])] == whole[[7, 2, 11]]).all()
 
 
 def test_kinds_are_spread_evenly(monkeypatch):
@@ -40,7 +48,7 @@ def test_kinds_are_spread_evenly(monkeypatch):
     made = []
     counted = tuple(lambda pictures, _, kind=kind: made.append(kind) or pictures[0] for kind in range(len(KINDS)))
     monkeypatch.setattr("training.calibration.proxy_images.KINDS", counted)
-    make_proxies(photos(3, 8, 8), 4 * len(KINDS) + 1, 0)
+    ProxyImages(photos(3, 8, 8), 4 * len(KINDS) + 1, 0)[:]
     counts = [made.count(kind) for kind in range(len(KINDS))]
     assert max(counts) - min(counts) == 1
 
@@ -86,9 +94,9 @@ def test_drawings_use_the_colours_of_the_image(kind):
 
 def test_few_images_are_enough():
     """A single image gives proxies, and so does a plain one; none asked for is none."""
-    assert make_proxies(photos(1, 16, 16), 9, 0).shape == (9, 16, 16, 3)
-    assert (make_proxies(np.full((2, 16, 16, 3), 7, np.uint8), 8, 0) == 7).all()
-    assert make_proxies(photos(1, 16, 16), 0, 0).shape == (0, 16, 16, 3)
+    assert ProxyImages(photos(1, 16, 16), 9, 0)[:].shape == (9, 16, 16, 3)
+    assert (ProxyImages(np.full((2, 16, 16, 3), 7, np.uint8), 8, 0)[:] == 7).all()
+    assert ProxyImages(photos(1, 16, 16), 0, 0)[:].shape == (0, 16, 16, 3)
 
 
 def test_unusable_images_are_refused():
@@ -102,4 +110,4 @@ def test_unusable_images_are_refused():
         (np.zeros((2, 32, 32, 3), np.uint8), -1),
     ):
         with pytest.raises(ValueError, match="expected"):
-            make_proxies(images, n, 0)
+            ProxyImages(images, n, 0)

@@ -22,7 +22,8 @@ from training.evaluation.ood_sets import load_sets
 from training.evaluation.outputs import BundleOutputs, ImageSet
 from training.evaluation.scores import NetworkScores
 from training.evaluation.tables import pair_cell
-from training.graphs.run import as_served, open_graph, run_graph
+from training.graphs.image_views import as_served
+from training.graphs.run import open_graph, run_graph
 from training.metrics.detection import auroc, bootstrap_interval, detection_error, detection_metrics, fpr_at_tpr
 
 BRANCH, BASELINE = "compact-cifar10", "compact-cifar10-baseline"

@@ -16,7 +16,8 @@ from training.data.ood import load_ood
 from training.evaluation.combine import combine, read_evaluation
 from training.evaluation.in_distribution import in_distribution_of, spread_indices
 from training.evaluation.tables import TextTable, notes_of, tables_of
-from training.graphs.run import as_served, open_graph, run_graph
+from training.graphs.image_views import as_served
+from training.graphs.run import open_graph, run_graph
 from training.metrics.mixed_traffic import MIXED_AUGRC
 
 BRANCH = "compact-cifar10"

@@ -20,9 +20,10 @@ from training.evaluation import outputs as outputs_module
 from training.evaluation.in_distribution import in_distribution_of
 from training.evaluation.measure import best_epsilon, measure_network
 from training.evaluation.ood_sets import load_sets
-from training.evaluation.outputs import BATCHES, BundleOutputs, ImageSet
+from training.evaluation.outputs import BundleOutputs, ImageSet
 from training.evaluation.scores import NetworkScores
 from training.graphs.gradient.cut import cut_at_direction
+from training.graphs.images_at_once import MOST_PERTURBED
 from training.graphs.perturbed_images import PerturbedImages, open_perturbed_images, perturbed_images_of
 from training.graphs.run import open_graph, run_graph
 
@@ -37,19 +38,19 @@ def noise(count: int, size: int = SIZE) -> ImageSet:
 
 
 def opened(bundle: Bundle) -> PerturbedImages:
-    return open_perturbed_images(bundle, "cpu", usable_cpus(), BATCHES["perturbed"])
+    return open_perturbed_images(bundle, "cpu", usable_cpus(), MOST_PERTURBED)
 
 
 def assert_answers_are_those_of_the_whole_graph(bundle: Bundle, folder: Path, images: ImageSet) -> None:
     outputs = BundleOutputs(bundle, folder, "cpu")
     outputs.prepare(images, EPSILONS)
-    whole = open_session(bundle, "perturbed", "cpu", usable_cpus(), BATCHES["perturbed"])
+    whole = open_session(bundle, "perturbed", "cpu", usable_cpus(), MOST_PERTURBED)
     for epsilon in NON_ZERO:
         at_epsilon = replace(whole, constants={"epsilon": np.asarray(epsilon, np.float32)})
         for name, rows in outputs.preprocessed(images, epsilon).items():
             assert name.endswith("_preprocessed")
-            for start in range(0, len(images), BATCHES["perturbed"]):
-                batch = slice(start, start + BATCHES["perturbed"])
+            for start in range(0, len(images), MOST_PERTURBED):
+                batch = slice(start, start + MOST_PERTURBED)
                 np.testing.assert_array_equal(rows[batch], at_epsilon.run(images.images[batch])[name])
 
 
@@ -58,7 +59,7 @@ def test_answers_are_bit_for_bit_those_of_the_whole_graph(reproduced, tmp_path, 
     """A network with a branch and one for ODIN, at every ε of the grid, in a full batch and one that is not."""
     bundle = load_bundle(reproduced.bundle(recipe))
     assert opened(bundle).direction_session is not None
-    assert_answers_are_those_of_the_whole_graph(bundle, tmp_path, noise(BATCHES["perturbed"] + 7))
+    assert_answers_are_those_of_the_whole_graph(bundle, tmp_path, noise(MOST_PERTURBED + 7))
 
 
 @pytest.mark.parametrize("name", ["cifar10/1", "cifar10/5", "fashion_mnist/1"])
@@ -115,7 +116,7 @@ def watched(monkeypatch) -> tuple[Watched, Watched]:
 def test_the_search_for_epsilon_finds_each_direction_once(reproduced, tmp_path, watched):
     """Two sets of two batches each: four directions, and an answer for each at each of the six ε that move anything."""
     scores = NetworkScores(BundleOutputs(load_bundle(reproduced.bundle(BASELINE)), tmp_path, "cpu"))
-    images = noise(2 * BATCHES["perturbed"])
+    images = noise(2 * MOST_PERTURBED)
     best_epsilon("odin", scores, images, (ImageSet("other", images.images[::-1].copy()),))
     finding, answering = watched
     assert len(finding.batches) == 4
