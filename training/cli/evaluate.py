@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from training.cli.options import OOD, DataRoot, DeviceOption, Limit, RunFolder
+from training.cli.options import OOD, DataRoot, DeviceOption, Limit, MovedData, RunFolder
 from training.errors import DataError
 
 if TYPE_CHECKING:  # imported late to keep --help fast
@@ -42,6 +42,7 @@ def evaluate(
     limit: Limit = None,
     device: DeviceOption = "auto",
     run: RunFolder = None,
+    data: MovedData = None,
     earlier: Annotated[
         list[Path] | None,
         typer.Option("--from", help="Instead of bundles: an earlier evaluation.json, or its folder; several times."),
@@ -71,7 +72,7 @@ def evaluate(
         command = " ".join(["confgate-train evaluate", *(f"--from {_said(path)}" for path in earlier)])
     elif bundles and ood:
         runs = {} if run is None else dict.fromkeys((*bundles, *(baseline or [])), run)
-        settings = Settings(tuple(ood), data_root, out, epsilon, limit, device, runs, preprocessed, intervals)
+        settings = Settings(tuple(ood), data_root, out, epsilon, limit, device, runs, preprocessed, intervals, data)
         with progress_bar(console) as show:
             evaluation = run_evaluation(bundles, baseline or [], settings, show)
         command = _command(bundles, baseline or [], settings)
@@ -107,7 +108,7 @@ def _said(path: Path) -> str:
 
 def _command(bundles: list[Path], baselines: list[Path], settings: "Settings") -> str:
     words = ["confgate-train evaluate", *map(_said, bundles), *(f"--baseline {_said(b)}" for b in baselines)]
-    words += [f"--ood {name}" for name in settings.ood]
+    words += [f"--ood {_said(Path(name))}" for name in settings.ood]
     words.append(f"--epsilon {settings.epsilon}" if settings.preprocessed else "--no-preprocessed")
     if settings.intervals:
         words.append("--intervals")

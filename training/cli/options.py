@@ -10,7 +10,11 @@ if TYPE_CHECKING:  # keeps --help fast
     from service.model.bundle import Bundle
 
 DataRoot = Annotated[Path, typer.Option("--data-root", help="Folder of the NAME.npz files.")]
-OOD = typer.Option("--ood", help="An out-of-distribution set (see `data list`); may be given several times.")
+OOD = typer.Option(
+    "--ood",
+    help="Out-of-distribution images: the name of a set (see `data list`), or a folder of at least 20 images; may be "
+    "given several times.",
+)
 Ood = Annotated[list[str], OOD]
 Limit = Annotated[int | None, typer.Option(help="A quick look: at most so many images of each set.", min=20)]
 DeviceOption = Annotated[Literal["auto", "cuda", "cpu"], typer.Option(help="Where ONNX Runtime computes.")]
@@ -19,11 +23,16 @@ RunFolder = Annotated[
     typer.Option("--run", help="The training run of the bundles, where `--set` or `--data` changed its recipe."),
 ]
 
+MovedData = Annotated[
+    Path | None, typer.Option("--data", help="Where the folder of images of the training is now, if it was moved.")
+]
+
 CalibrationOod = Annotated[
     list[str] | None,
     typer.Option(
-        help="An out-of-distribution set (see `data list`); may be given several times. 1,000 images of it set the "
-        "policy ood_holdout and ε; the others are for evaluation."
+        help="Out-of-distribution images: the name of a set (see `data list`), or a folder of at least 20 images; may "
+        "be given several times. Half of it, at most 1,000 images, set the policy ood_holdout and ε; the others are "
+        "for evaluation."
     ),
 ]
 Tprs = Annotated[

@@ -76,14 +76,22 @@ def photos(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def others(tmp_path_factory) -> Path:
+    """Photos to test on."""
+    folder = tmp_path_factory.mktemp("others")
+    write_photos(folder, seed=1)
+    return folder
+
+
 @pytest.mark.parametrize(("layout", "ends_in_softmax"), [("nchw", False), ("nhwc", True)])
-def test_imported_model_answers_as_the_original(tmp_path, photos, layout, ends_in_softmax):
+def test_imported_model_answers_as_the_original(tmp_path, photos, others, layout, ends_in_softmax):
     """The bundle's softmax is the foreign model's, whatever its layout and whether or not it ends in a softmax."""
     write_model(tmp_path / "model.onnx", layout, ends_in_softmax)
     target = tmp_path / "models" / "brightness" / "3"
     done = run_import(
         *(str(tmp_path / "model.onnx"), "--labels", ",".join(LABELS), "--calibration", str(photos)),
-        *("--test", str(photos), "--out", str(target), "--layout", layout),
+        *("--test", str(others), "--out", str(target), "--layout", layout),
         *("--mean", "0.5", "0.5", "0.5", "--std", "0.25", "0.25", "0.25"),
     )
     assert done.returncode == 0, done.stderr
@@ -104,14 +112,17 @@ def test_imported_model_answers_as_the_original(tmp_path, photos, layout, ends_i
 
 
 def test_refusals_name_what_is_wrong(tmp_path, photos):
-    """A file that is no model, too many labels and a missing class folder are each refused in one sentence."""
+    """A file that is no model, too many labels and a folder that is no label are each refused in one sentence."""
     write_model(tmp_path / "model.onnx")
     (tmp_path / "text.onnx").write_text("not a model")
     common = ("--calibration", str(photos), "--out", str(tmp_path / "models" / "m" / "1"))
     cases = (
         ((str(tmp_path / "text.onnx"), "--labels", "a,b,c", *common), "not a readable ONNX model"),
         ((str(tmp_path / "model.onnx"), "--labels", "dark,bright", *common), "expected [N,2] for 2 labels"),
-        ((str(tmp_path / "model.onnx"), "--labels", "dark,bright,blue", *common), "no sub-folder for blue"),
+        (
+            (str(tmp_path / "model.onnx"), "--labels", "dark,bright,rot", *common),
+            "sub-folders that are no label: 'red' (did",
+        ),
     )
     for arguments, sentence in cases:
         done = run_import(*arguments)
