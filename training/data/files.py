@@ -46,29 +46,29 @@ class Found:
 
 @dataclass(frozen=True)
 class FoundImages:
-    """The images of a folder in the order of their names, and how many files only look like images by their suffix."""
+    """The images of a folder in the order of their names, and the files that are images by their suffix alone."""
 
     files: tuple[Found, ...]
-    not_images: int
+    not_images: tuple[Path, ...]
 
     def notes(self, folder: Path) -> tuple[str, ...]:
         """What a user should know about the files that were passed over."""
         if not self.not_images:
             return ()
-        return (f"{self.not_images} files under {shown(folder)} end like images but hold none, and were left out",)
+        return (f"{len(self.not_images)} files under {shown(folder)} end like images but hold none, and were left out",)
 
 
 def find_images(folder: Path) -> FoundImages:
     """Every image under the folder; a link back to a folder above is not followed."""
     found: list[Found] = []
-    not_images = 0
+    not_images: list[Path] = []
     for path in sorted(_files_under(folder, frozenset())):
         file = _examine(path)
         if file is not None:
             found.append(file)
         elif path.suffix.lower() in SUFFIXES:
-            not_images += 1
-    return FoundImages(tuple(found), not_images)
+            not_images.append(path)
+    return FoundImages(tuple(found), tuple(not_images))
 
 
 def images_beside(folder: Path) -> tuple[Found, ...]:

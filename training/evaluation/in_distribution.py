@@ -51,8 +51,8 @@ def in_distribution_of(
         raise DataError(
             f"{bundle.folder} was made from '{bundle.manifest.provenance.data}', but {recipe.data.dataset} under "
             f"{data_root} has fingerprint {splits.fingerprint}: its calibration images might be among those it was "
-            f"trained on. Point --data-root at the data it saw, or give --run, the folder of its training, if that changed fields of "
-            f"the recipe."
+            f"trained on. Point --data-root at the data it saw, or give --run, the folder of its training, if that "
+            f"changed fields of the recipe."
         )
     return InDistribution(
         dataset=recipe.data.dataset,

@@ -121,7 +121,7 @@ def test_refusals_name_what_is_wrong(tmp_path, photos):
         ((str(tmp_path / "model.onnx"), "--labels", "dark,bright", *common), "expected [N,2] for 2 labels"),
         (
             (str(tmp_path / "model.onnx"), "--labels", "dark,bright,rot", *common),
-            "sub-folders that are no label: 'red' (did",
+            "are no label: 'red' (did",
         ),
     )
     for arguments, sentence in cases:

@@ -120,8 +120,9 @@ def test_a_bundle_gets_a_new_version_without_training(place, confgate_train):
     expected = auroc(scored["confidence"][right], scored["confidence"][~right])
     assert f"confidence {expected:.2%}" in text
     chosen = after.pairs.policies["balanced"]
-    unfamiliar = scored["typicality"] <= chosen.familiarity
-    unsure = ~unfamiliar & (scored["certainty"] <= chosen.certainty)
+    familiarity, certainty = (-np.inf if one is None else one for one in (chosen.familiarity, chosen.certainty))
+    unfamiliar = scored["typicality"] <= familiarity
+    unsure = ~unfamiliar & (scored["certainty"] <= certainty)
     row = next(line for line in pairs.splitlines() if line.startswith("balanced"))
     assert f"{right[~(unfamiliar | unsure)].mean():.2%}" in row
     assert chosen.expected.total.interval[0] < (unfamiliar | unsure).mean() < chosen.expected.total.interval[1]

@@ -104,5 +104,5 @@ def test_half_of_a_small_set_is_for_calibration(tmp_path):
     assert (len(halves.calibration), len(halves.test)) == (20, 21)
     assert photos_of(halves.calibration).isdisjoint(photos_of(halves.test))
     write_photos(tmp_path, "mine", images=19)
-    with pytest.raises(DataError, match="'mine' has 19 different images, too few .* at least 20"):
+    with pytest.raises(DataError, match=r"'mine' has 19 different images, too few .* at least 20"):
         load_ood("mine", tmp_path, TARGET)

@@ -13,7 +13,7 @@ from service.model.bundle import Input
 from service.model.images import decode
 from training.data.catalogue import CATALOGUE
 from training.data.class_folders import read_folder
-from training.data.files import KINDS, SUFFIXES, find_images, named, sub_folders
+from training.data.files import KINDS, SUFFIXES, find_images, named, shown, sub_folders
 from training.data.folder import MAX_PIXELS, unwatched
 from training.data.splits import Arrays, Images
 from training.errors import DataError
@@ -27,6 +27,8 @@ def import_images(name: str, source: Path, size: int) -> Arrays:
     all others are scaled.
     """
     known = CATALOGUE.get(name)
+    if source.is_dir():
+        _refuse_gaps(source)
     if known is None and source.is_dir() and len(sub_folders(source)) > 1:
         return _labelled(source, size)
     entries = sorted(_from_archive(source) if source.is_file() else _from_folder(source), key=lambda entry: entry[0])
@@ -48,12 +50,17 @@ def _labelled(source: Path, size: int) -> Arrays:
     return arrays
 
 
-def _from_folder(source: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
+def _refuse_gaps(source: Path) -> None:
+    """Images of a set are known by their number: none may be left out without a word."""
     found = find_images(source)
-    broken = [f"{file.path}: {file.problem}" for file in found.files if file.problem]
+    broken = [f"{shown(file.path)}: {file.problem}" for file in found.files if file.problem]
+    broken += [f"{shown(path)}: holds no image" for path in found.not_images]
     if broken:
-        raise DataError(f"{len(broken)} of {len(found.files)} files cannot be used: {named(broken)}.")
-    for path in (file.path for file in found.files):
+        raise DataError(f"{len(broken)} files cannot be used: {named(broken)}. Repair or remove them.")
+
+
+def _from_folder(source: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
+    for path in (file.path for file in find_images(source).files):
         yield PurePosixPath(path.relative_to(source).as_posix()), path.read_bytes()
 
 
