@@ -48,5 +48,5 @@ def export(
             run, out, data_root, ood or [], Wanted(tuple(tpr or (95,)), risk, alpha), epsilon_by, without_branch, data
         )
     for note in calibrated.notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
     show_bundle(bundle, console, calibrated.warning)

@@ -54,7 +54,7 @@ def import_onnx(
     with counting_images(console, "importing, calibrating and measuring"):
         imported = run_import(model, out, names, calibration, test, mean, std, layout, rule, ood or [], data_root)
     for note in imported.notes:
-        console.print(f"note: {note}", highlight=False)
+        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
     show_bundle(imported.bundle, console, imported.warning)
 
 

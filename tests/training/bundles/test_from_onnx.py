@@ -120,7 +120,7 @@ def test_refusals_name_what_is_wrong(tmp_path, photos):
         ((str(tmp_path / "text.onnx"), "--labels", "a,b,c", *common), "not a readable ONNX model"),
         ((str(tmp_path / "model.onnx"), "--labels", "dark,bright", *common), "expected [N,2] for 2 labels"),
         (
-            (str(tmp_path / "model.onnx"), "--labels", "dark,bright,rot", *common),
+            (str(tmp_path / "model.onnx"), "--labels", "dark,bright,redder", *common),
             "are no label: 'red' (did",
         ),
     )
