@@ -58,6 +58,7 @@ def show_bundle(bundle: "Bundle", console: Console, warning: str | None = None) 
     """Prints the first screen of the card, a warning that must not be overlooked, where the bundle is, what is next."""
     from training.bundles.figure_text import ood_sets_of, own_test_of
     from training.bundles.first_screen import first_screen
+    from training.data.catalogue import CATALOGUE
 
     def say(text: str, style: str | None = None) -> None:
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -70,5 +71,6 @@ def show_bundle(bundle: "Bundle", console: Console, warning: str | None = None) 
     if not bundle.manifest.provenance.recipe.startswith("import-onnx"):  # a report needs the images of a training
         own = own_test_of(bundle.manifest)
         measured = [] if own is None else ood_sets_of(bundle.manifest, own.removesuffix(" test"))
-        ood = next(iter(measured), "uniform")
+        # A folder's name is not its place, so a set that is found by name is shown.
+        ood = next((name for name in measured if name in CATALOGUE), "uniform")
         say(f"next: confgate-train report {bundle.folder} --ood {ood} --out report   # what it does, in pictures")
