@@ -5,6 +5,7 @@ from pathlib import Path
 
 from service.model.bundle import Bundle, Input, Manifest
 from training.calibration.calibrate import Evidence, Traffic
+from training.data.class_folders import title_of_folder
 from training.data.labelled_folder import read_calibration, read_test, read_unlabelled
 from training.data.ood import load_oods, refuse_seen_ood
 from training.data.seen import TRAINED_ON, Hashes, hashes_in, hashes_of, refuse_seen
@@ -24,7 +25,7 @@ def read_evidence(bundle: Bundle, data: str | None, data_root: Path, ood: list[s
     if data is not None and Path(data).is_dir():
         read = read_calibration(Path(data), manifest.labels, manifest.input, "--data")
         refuse_seen(f"--data {data}", read.images.images, manifest.input, {TRAINED_ON: trained})
-        evidence = Evidence(Path(data).resolve().name, read.images, None, ood_images, notes=read.notes)
+        evidence = Evidence(title_of_folder(Path(data)), read.images, None, ood_images, notes=read.notes)
         check_ood(evidence, manifest.input, trained)
         return evidence
     splits, name, is_own = _splits(manifest, data, data_root)
@@ -54,7 +55,7 @@ def imported_evidence(
         assert isinstance(read.images, LabelledImages)  # read_test refuses others
         tested, notes = read.images, notes + read.notes
     ood_images = load_oods(ood, data_root, shape)
-    evidence = Evidence(calibration.resolve().name, own.images, tested, ood_images, notes=notes)
+    evidence = Evidence(title_of_folder(calibration), own.images, tested, ood_images, notes=notes)
     check_ood(evidence, shape)
     return evidence
 

@@ -52,6 +52,12 @@ def is_of_splits(root: Path) -> bool:
     return "train" in own and any(sub_folders(own["train"])) and (bool(held_out) or own.keys() <= SPLIT_FOLDERS)
 
 
+def title_of_folder(folder: Path) -> str:
+    """What a folder is called in tables and cards: `photos` for photos/test."""
+    place = folder.resolve()
+    return shown(Path(place.parent.name if place.name.lower() in SPLIT_FOLDERS and place.parent.name else place.name))
+
+
 def has_test_part(root: Path) -> bool:
     """Whether the folder divides its images into training and test itself."""
     return root.is_dir() and _parts(root).test is not None

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from service.model.bundle import Input
 from service.model.images import fit_array
 from training.data.catalogue import ALL_IMAGES, CATALOGUE, how_to_get
+from training.data.class_folders import title_of_folder
 from training.data.files import find_images, shown
 from training.data.folder import FolderImages, by_content, check_files, without_copies
 from training.data.listing import count_images, present_parts
@@ -72,7 +73,7 @@ def is_folder(given: str, root: Path) -> bool:
 
 def name_of(given: str, root: Path) -> str:
     """What a set is called in tables, policies and cards."""
-    return shown(Path(Path(given).resolve().name)) if is_folder(given, root) else given
+    return title_of_folder(Path(given)) if is_folder(given, root) else given
 
 
 def calibration_share(images: int, most: int = CALIBRATION_IMAGES) -> int:

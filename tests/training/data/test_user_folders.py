@@ -3,7 +3,6 @@
 import os
 import shutil
 import sys
-from io import BytesIO
 
 import numpy as np
 import onnx
@@ -15,6 +14,7 @@ from service.model.bundle import Input, load_bundle
 from service.model.images import decode
 from tests.conftest import make_bundle
 from training.cli.main import main
+from training.data.files import find_images
 from training.data.ood import load_ood
 
 SIDE = 12
@@ -271,13 +271,25 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, model, photos, confgat
         (folder / "red").chmod(0o755)
 
 
-def test_heic_is_told_by_its_brands():
-    """A phone's photo names its kind first or among the kinds it is compatible with."""
-    from training.data.files import _unserved_kind
+def test_kinds_that_are_not_served_are_told_by_their_content(tmp_path):
+    """A photo names its kind first or among those it is compatible with; a film is no image, and a TIFF is served."""
+    for name, content in (
+        ("heic.jpg", HEIC),
+        ("avif", b"\0\0\0\x1cftypavif" + bytes(20)),
+        ("raw.cr3", b"\0\0\0\x18ftypcrx \0\0\0\1crx isom"),
+        ("xl.jxl", b"\0\0\0\x0cJXL \r\n\x87\n"),
+        ("film.mp4", b"\0\0\0\x1cftypisom\0\0\0\0mp42" + bytes(8)),
+    ):
+        (tmp_path / name).write_bytes(content)
+    Image.new("RGB", (4, 4)).save(tmp_path / "scan.tif")
+    kinds = {file.path.name: (file.problem or "is a served").split()[2] for file in find_images(tmp_path).files}
+    assert kinds == {"heic.jpg": "HEIC", "avif": "AVIF", "raw.cr3": "RAW", "xl.jxl": "JPEG", "scan.tif": "served"}
 
-    assert _unserved_kind(HEIC[:32], ".jpg") == "HEIC"
-    assert _unserved_kind(b"\0\0\0\x1cftypavif" + bytes(20), "") == "AVIF"
-    assert _unserved_kind(b"\0\0\0\x1cftypisom\0\0\0\0mp42" + bytes(8), ".mp4") is None
-    buffer = BytesIO()
-    Image.new("RGB", (4, 4)).save(buffer, "TIFF")
-    assert _unserved_kind(buffer.getvalue()[:32], ".tif") is None
+
+def test_a_split_folder_is_called_like_the_set_it_belongs_to(tmp_path, model, photos, confgate_train):
+    """photos/val is calibrated under the name of photos: "val test" would be no name for its test images."""
+    shutil.copytree(photos, tmp_path / "phones" / "val")
+    test = write_photos(tmp_path / "phones" / "test", each=10, seed=1_000)
+    out = tmp_path / "models" / "m" / "1"
+    text = confgate_train(*importing(model, tmp_path / "phones" / "val", out, "--test", test))
+    assert "phones test images" in text
