@@ -97,7 +97,13 @@ def _splits(manifest: Manifest, data: str | None, data_root: Path) -> tuple[Spli
     name, recorded = trained["name"], trained["fingerprint"]
     sizes = {key: int(count) for key, count in re.findall(r"'(\w+)': (\d+)", trained["sizes"])}
     wanted = Data(dataset=name, validation=sizes["validation"], calibration=sizes["calibration"])
-    splits = splits_for(wanted, data_root, recorded=recorded)
+    try:
+        splits = splits_for(wanted, data_root, recorded=recorded)
+    except DataError as problem:
+        raise DataError(
+            f"{problem} If the model was trained on a folder of photos, calibrate its run with --data FOLDER, or give "
+            f"--data images that it has not seen."
+        ) from problem
     if splits.fingerprint != recorded:
         raise DataError(
             f"the splits of '{name}' under {data_root} have fingerprint {splits.fingerprint}, the model was trained "
