@@ -138,7 +138,7 @@ def _load(given: str, name: str, root: Path, target: Input, limit: int | None) -
     if not is_folder(given, root) and given not in CATALOGUE and not (root / f"{given}.npz").is_file():
         present = sorted({path.stem for path in root.glob("*.npz")} | {*NOISE, ALL})
         raise DataError(
-            f"--ood {given}: no such set, and no such folder. Expected one of {', '.join(present)}, a folder of "
+            f"--ood {given}: no such set or folder. Expected one of {', '.join(present)}, a folder of "
             f"images, or import it first: confgate-train data import {given} FOLDER_OF_IMAGES."
         )
     loaded = load_ood(given, root, target)

@@ -211,7 +211,7 @@ def test_bundles_in_the_wrong_place_and_missing_sets_are_refused(reproduced, tmp
         ([branch, branch], [baseline], settings("uniform"), "2 bundles with a branch and 1 baselines"),
         ([branch], [], settings("cifar10"), "was trained on it"),
         ([branch], [], settings("isun"), "data set 'isun' is not at .*To get it: fetch iSUN.tar.gz"),
-        ([branch], [], settings("my_photos"), "--ood my_photos: no such set. Expected one of .*all_images"),
+        ([branch], [], settings("my_photos"), "--ood my_photos: no such set or folder. Expected one of .*all_images"),
         ([branch], [], settings("uniform", "uniform"), "uniform more than once"),
         ([branch], [], replace(settings("uniform"), runs={}), "too few .*give --run, the folder of its training"),
         ([branch], [], replace(settings("uniform"), runs={branch: other_run}), "has fingerprint .*give --run"),
