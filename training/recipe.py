@@ -179,17 +179,21 @@ def load_recipe(
     name_or_file: str,
     changes: list[str] | None = None,
     data: dict[str, Any] | None = None,
-    replace: bool = False,
 ) -> Recipe:
-    """A recipe by name or by path. `data` updates its data section, or replaces it with `replace`; then the
-    `section.field=value` changes are applied.
+    """A recipe by name or by path. `data` updates its data section; then the `section.field=value` changes are
+    applied.
     """
     path = _find(name_or_file, Path())
     fields: dict[str, Any] = {"name": path.stem} | _read(path)
-    fields["data"] = (data or {}) if replace else fields.get("data", {}) | (data or {})
+    fields["data"] = fields.get("data", {}) | (data or {})
     for change in changes or []:
         _apply(fields, change)
     return parse_recipe(fields)
+
+
+def data_fields(name_or_file: str) -> dict[str, Any]:
+    """What a recipe says of its data itself, without the defaults."""
+    return dict(_read(_find(name_or_file, Path())).get("data", {}))
 
 
 def _find(name_or_file: str, folder: Path) -> Path:

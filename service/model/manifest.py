@@ -162,6 +162,8 @@ class Manifest(Contract):
     graphs: dict[GraphName, HashedFile]
     # Weights outside the .onnx files, which both graphs may share.
     external_data: tuple[HashedFile, ...] = ()
+    # Hashes of the images that the network was trained on, 8 bytes each: calibration refuses such images.
+    training_images: HashedFile | None = None
     input: Input
     labels: Annotated[tuple[Text, ...], Field(min_length=2), AfterValidator(_distinct)]
     temperature: Annotated[float, Field(gt=0)]
@@ -196,7 +198,8 @@ class Manifest(Contract):
 
     @property
     def files(self) -> tuple[HashedFile, ...]:
-        return (*self.graphs.values(), *self.external_data)
+        remembered = () if self.training_images is None else (self.training_images,)
+        return (*self.graphs.values(), *self.external_data, *remembered)
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
@@ -236,7 +239,9 @@ class Manifest(Contract):
                 raise ValueError(f"{where}.policy {policy} is not in scores.{score_name}.policies")
         names = [file.file for file in self.files]
         if len(set(names)) < len(names) or MANIFEST in names:
-            raise ValueError(f"graphs and external_data must name different files, none of them {MANIFEST}")
+            raise ValueError(
+                f"graphs, external_data and training_images must name different files, none of them {MANIFEST}"
+            )
         return self
 
     def _check_version(self) -> None:

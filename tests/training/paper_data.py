@@ -4,11 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
+from service.model.bundle import Input
 from tests.training.command_line import coloured
 
 SIZE = 12
+TARGET = Input(width=SIZE, height=SIZE, resize="stretch", interpolation="bicubic")
 OUTSIDE = ("tinyimagenet_crop", "tinyimagenet_resize", "lsun_bedroom_crop", "lsun_bedroom_resize", "places_resize")
-# Of each set 1,000 images are for calibration; the rest is tested on.
+# Half of each set is for calibration, the rest is tested on.
 OUTSIDE_IMAGES = 1_040
 
 

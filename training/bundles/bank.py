@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from service.model.bundle import Input
 from training.calibration.calibrate import Evidence
 from training.calibration.halves import halves_of
-from training.data.splits import LabelledImages
+from training.data.splits import LabelledImages, UnlabelledImages
 from training.graphs.features import FEATURES, NoFeaturesError, with_features
 from training.graphs.image_views import as_served
 from training.graphs.images_at_once import images_at_once
@@ -29,6 +29,7 @@ from training.graphs.neighbours import (
 )
 from training.graphs.run import open_graph, run_batches
 
+CalibrationImages = LabelledImages | UnlabelledImages
 BANK_CANDIDATES = 5_000
 FEATURES_BATCH = 50  # at most
 SAME_IMAGE = 2e-5  # the distance of an image's normalised features from themselves, as rounding leaves it
@@ -50,7 +51,9 @@ def with_bank(forward: onnx.ModelProto, shape: Input, evidence: Evidence) -> Wit
     if has_neighbours(forward):
         # A bank of training images holds none of the calibration images.
         return WithBank(forward, evidence if known is not None else _without_own(forward, shape, evidence))
-    source = known if known is not None else evidence.calibration.take(halves_of(len(evidence.calibration)).a)
+    source: CalibrationImages = (
+        known if known is not None else evidence.calibration.take(halves_of(len(evidence.calibration)).a)
+    )
     source = _at_most(source, BANK_CANDIDATES)
     if len(source) < 2 * NEIGHBOUR_K:
         return WithBank(forward, evidence, f"no neighbours: {len(source)} images are too few for a bank")
@@ -63,13 +66,13 @@ def with_bank(forward: onnx.ModelProto, shape: Input, evidence: Evidence) -> Wit
     return WithBank(scored, evidence if known is not None else _without_own(scored, shape, evidence))
 
 
-def features_of(forward: onnx.ModelProto, shape: Input, source: LabelledImages) -> NDArray[np.float32]:
+def features_of(forward: onnx.ModelProto, shape: Input, source: CalibrationImages) -> NDArray[np.float32]:
     """The penultimate features [N,D] of images of any size."""
     return np.concatenate(list(_batches_of_features(forward, shape, source, "reading features for the bank")))
 
 
 def _batches_of_features(
-    forward: onnx.ModelProto, shape: Input, source: LabelledImages, step: str
+    forward: onnx.ModelProto, shape: Input, source: CalibrationImages, step: str
 ) -> Iterator[NDArray[np.float32]]:
     session = open_graph(with_features(forward))
     batch = images_at_once(forward, FEATURES_BATCH)
@@ -100,7 +103,7 @@ def bank_of(forward: onnx.ModelProto) -> NDArray[np.float32]:
     return np.asarray(numpy_helper.to_array(tensor), np.float32)
 
 
-def _at_most(source: LabelledImages, most: int) -> LabelledImages:
+def _at_most(source: CalibrationImages, most: int) -> CalibrationImages:
     if len(source) <= most:
         return source
     return source.take(np.sort(np.random.default_rng(SEED).permutation(len(source))[:most]))

@@ -9,25 +9,20 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import version_converter
 
-from service.errors import RequestError
 from service.model.bundle import Bundle, Input, Provenance
 from service.model.command_line import CommandLine
-from service.model.images import Pixels, decode
 from service.model.session import RUNTIME_ERRORS
 from training.bundles.bank import with_bank
 from training.bundles.card import write_card
+from training.bundles.evidence import imported_evidence
 from training.bundles.made_by import how_it_was_made
 from training.bundles.write import Graphs, assemble_bundle, check_new
 from training.calibration.calibrate import Evidence, calibrate_graphs
-from training.data.folder import FolderImages
-from training.data.splits import LabelledImages
-from training.errors import DataError, ExportError
+from training.errors import ExportError
 from training.graphs.gradient import GradientError
 from training.graphs.image_input import OPSET, Layout, image_size, with_image_input
 from training.graphs.perturbed import perturbed_graph
 from training.graphs.run import open_graph, run_graph
-
-MAX_PIXELS = 200_000_000  # the user's own files; the service has a lower limit for files of strangers
 
 
 @dataclass(frozen=True)
@@ -50,19 +45,17 @@ def import_onnx(
     layout: Layout,
     command: CommandLine,
     resize: Input | None = None,
+    ood: Sequence[str] = (),
+    data_root: Path = Path("data"),
 ) -> Imported:
-    """Reads the graph, finds its logits, calibrates on a folder of labelled images, and writes the bundle."""
+    """Reads the graph, finds its logits, calibrates on a folder of images, and writes the bundle."""
     check_new(target)
     notes: list[str] = []
     graph = _read_classifier(model, len(labels), notes)
     height, width = image_size(graph, layout)
     rule = resize or Input(width=width, height=height, resize="stretch", interpolation="bilinear")
     shape = rule.model_copy(update={"width": width, "height": height})
-    evidence = Evidence(
-        calibration.name,
-        read_image_folder(calibration, labels, shape),
-        None if test is None else read_image_folder(test, labels, shape),
-    )
+    evidence = imported_evidence(calibration, test, labels, shape, list(ood), data_root)
     plain = with_image_input(graph, mean, std, layout)
     _check_batches(plain, evidence.calibration.images[:3], len(labels))
     banked = with_bank(plain, shape, evidence)
@@ -116,36 +109,11 @@ def import_onnx(
 
 def _images_of(evidence: Evidence, calibration: Path, test: Path | None) -> str:
     """How many images set the thresholds, and how many the figures are measured on."""
-    text = f"calibrated on {len(evidence.calibration)} labelled images of {calibration.resolve().name}"
+    labelled = "unlabelled" if evidence.calibration.labels is None else "labelled"
+    text = f"calibrated on {len(evidence.calibration)} {labelled} images of {calibration.resolve().name}"
     if test is None or evidence.test is None:
         return text
     return f"{text}, tested on {len(evidence.test)} labelled images of {test.resolve().name}"
-
-
-def read_image_folder(folder: Path, labels: tuple[str, ...], shape: Input) -> LabelledImages:
-    """FOLDER/LABEL/*.{png,jpg,…}, each decoded once to check it, and again when it is used."""
-    if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder. Expected one sub-folder of images for each label.")
-    missing = [label for label in labels if not (folder / label).is_dir()]
-    if missing:
-        raise DataError(f"{folder} has no sub-folder for {', '.join(missing)}. Expected one for each label.")
-    paths, classes = [], []
-    for class_id, label in enumerate(labels):
-        for path in sorted(p for p in (folder / label).iterdir() if p.is_file() and not p.name.startswith(".")):
-            decode_file(path, shape)
-            paths.append(path)
-            classes.append(class_id)
-    if not paths:
-        raise DataError(f"{folder} holds no images.")
-    return LabelledImages(FolderImages(paths, shape, np.zeros((len(paths), 2, 3))), np.asarray(classes, np.int64))
-
-
-def decode_file(path: Path, shape: Input) -> Pixels:
-    """One image file, decoded and resized by the code that serves."""
-    try:
-        return decode(path.read_bytes(), shape, MAX_PIXELS)
-    except RequestError as problem:
-        raise DataError(f"{path} cannot be read: {problem.detail}. Repair or remove it.") from problem
 
 
 def _read_classifier(path: Path, classes: int, notes: list[str]) -> onnx.ModelProto:

@@ -7,12 +7,14 @@ from service.model.bundle import Bundle, Default, Manifest, Provenance
 from service.model.command_line import CommandLine
 from training.bundles.bank import with_bank
 from training.bundles.card import write_card
+from training.bundles.evidence import check_ood
 from training.bundles.made_by import chain, how_it_was_made, resolved
 from training.bundles.write import Graphs, assemble_bundle, check_new, git_revision
 from training.calibration.calibrate import Calibrated, EpsilonBy, Evidence, calibrate_graphs
 from training.calibration.open_graphs import OpenGraphs
 from training.calibration.policies import Wanted
-from training.data.ood import load_ood
+from training.data.ood import load_oods
+from training.data.seen import hashes_of
 from training.graphs.from_torch import export_network
 from training.graphs.parity import check_parity, check_perturbed_parity
 from training.graphs.perturbed import perturbed_or_note
@@ -31,20 +33,24 @@ class ExportedRun:
     notes: tuple[str, ...] = ()
 
 
-def export_run(folder: Path, data_root: Path, ood: list[str], plain: bool = False) -> ExportedRun:
+def export_run(
+    folder: Path, data_root: Path, ood: list[str], plain: bool = False, data: Path | None = None
+) -> ExportedRun:
     """Exports both graphs and checks every output of both against torch; `plain` leaves the branch out.
 
-    A graph without a gradient has no perturbed graph: the bundle comes without it, with a note.
+    A graph without a gradient has no perturbed graph: the bundle comes without it, with a note. `data` is where the
+    folder of photos that it was trained on is now.
     """
-    run = read_run(folder, data_root)
+    run = read_run(folder, data_root, data)
     if plain:
         run = without_branch(run)
-    ood_images = {name: load_ood(name, data_root, run.splits.input.width) for name in ood}
+    ood_images = load_oods(ood, data_root, run.splits.input)
     sample = run.splits.calibration.images[:32]
     forward = export_network(run.network, run.mean, run.std, run.image_size)
     parity = check_parity(forward, run.network, run.mean, run.std, sample)
     shape, splits = run.splits.input, run.splits
     evidence = Evidence(run.recipe.data.dataset, splits.calibration, splits.test, ood_images, splits.train)
+    check_ood(evidence, shape)
     banked = with_bank(forward, shape, evidence)
     perturbed = perturbed_or_note(banked.forward)
     if perturbed.graph is not None:
@@ -63,10 +69,11 @@ def make_bundle(
     command: CommandLine,
     epsilon_by: EpsilonBy = "auto",
     plain: bool = False,
+    data: Path | None = None,
 ) -> tuple[Bundle, Calibrated]:
     """Exports, calibrates, evaluates and writes `target`."""
     check_new(target)
-    exported = export_run(folder, data_root, ood, plain)
+    exported = export_run(folder, data_root, ood, plain, data)
     calibrated = calibrate_graphs(exported.opened, exported.evidence, wanted, epsilon_by)
     calibrated = replace(calibrated, notes=exported.notes + calibrated.notes)
     return write_run(exported, calibrated, target, command), calibrated
@@ -95,6 +102,7 @@ def write_run(
         provenance,
         card=lambda manifest, made: _card(manifest, run, exported.parity, made.epsilon_how),
         default=default,
+        trained_on=hashes_of(run.splits.train.images, run.splits.input),
     )
 
 

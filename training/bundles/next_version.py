@@ -3,13 +3,11 @@
 The graphs stay the same, byte for byte, unless they have no bank of neighbours yet.
 """
 
-import re
 import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
 import onnx
 
 from service.model.bundle import Bundle, Default, Figure, Manifest, Provenance, Score
@@ -19,8 +17,7 @@ from service.model.pairs import Pairs
 from service.model.scores import PREPROCESSED_SCORES, ScoreName
 from training.bundles.bank import with_bank
 from training.bundles.card import write_card
-from training.bundles.from_onnx import decode_file, read_image_folder
-from training.bundles.made_by import chain, facts_of_card, how_it_was_made, recipe_of
+from training.bundles.made_by import chain, facts_of_card, how_it_was_made
 from training.bundles.write import (
     Graphs,
     check_new,
@@ -36,14 +33,9 @@ from training.calibration.open_graphs import OpenGraphs
 from training.calibration.pairs import pair_scores
 from training.calibration.pairs import with_target_rejection as pairs_with_target_rejection
 from training.calibration.policies import TARGET_REJECTION, target_rejection_policy
-from training.data.folder import SUFFIXES
-from training.data.ood import load_ood
-from training.data.splits import Splits, splits_for
-from training.errors import DataError, ExportError
+from training.errors import ExportError
 from training.graphs.perturbed import Perturbed, perturbed_or_note
-from training.recipe import Data
 
-TRAINED_ON = re.compile(r"^(?P<name>.+?), splits \{(?P<sizes>[^}]*)\}, fingerprint (?P<fingerprint>[0-9a-f]+)")
 # Written into bundles since version 0.1, and found again by the next calibration: it must not change.
 RECALIBRATED = "; thresholds made anew"
 
@@ -76,56 +68,6 @@ def prepare(bundle: Bundle, evidence: Evidence) -> Prepared:
     perturbed = perturbed_or_note(banked.forward) if had_perturbed else Perturbed(None)
     graphs = Graphs(banked.forward, perturbed.graph)
     return Prepared(graphs.opened(shape), banked.evidence, graphs, perturbed.note)
-
-
-def read_evidence(bundle: Bundle, data: str | None, data_root: Path, ood: list[str]) -> Evidence:
-    """Calibration images the network has not seen: a folder by label, a named set, or the set it was trained on."""
-    manifest = bundle.manifest
-    ood_images = {name: load_ood(name, data_root, manifest.input.width) for name in ood}
-    if data is not None and Path(data).is_dir():
-        images = read_image_folder(Path(data), manifest.labels, manifest.input)
-        return Evidence(Path(data).resolve().name, images, None, ood_images)
-    splits, name = _splits(manifest, data, data_root)
-    if splits.label_names != manifest.labels:
-        raise DataError(
-            f"data set '{name}' has the classes {', '.join(splits.label_names[:5])} …, and {manifest.name} knows "
-            f"{', '.join(manifest.labels[:5])} …: expected images of the model's own classes."
-        )
-    return Evidence(name, splits.calibration, splits.test, ood_images, splits.train)
-
-
-def _splits(manifest: Manifest, data: str | None, data_root: Path) -> tuple[Splits, str]:
-    trained = TRAINED_ON.match(manifest.provenance.data)
-    recipe = recipe_of(manifest)
-    if trained is None or (data is not None and data != trained["name"]):
-        if data is None:
-            raise DataError(
-                f"{manifest.name} {manifest.version} does not say which named set it was trained on. Give --data: a "
-                f"folder with one sub-folder of images for each label, or a set's name."
-            )
-        return splits_for(Data(dataset=data), data_root), data
-    name = trained["name"]
-    sizes = {key: int(count) for key, count in re.findall(r"'(\w+)': (\d+)", trained["sizes"])}
-    old = Data(dataset=name, validation=sizes["validation"], calibration=sizes["calibration"])
-    splits = splits_for(old if recipe is None else recipe.data, data_root)
-    if splits.fingerprint != trained["fingerprint"]:
-        raise DataError(
-            f"the splits of '{name}' under {data_root} have fingerprint {splits.fingerprint}, the model was trained "
-            f"with {trained['fingerprint']}: calibration images might have been trained on. Calibrate the run itself, "
-            f"or give --data a folder of images that the model has not seen."
-        )
-    return splits, name
-
-
-def read_traffic(folder: Path, opened: OpenGraphs, rate: float) -> Traffic:
-    """Every image file under a folder, decoded and resized by the code that serves; no labels are needed."""
-    if not folder.is_dir():
-        raise DataError(f"--traffic {folder} is not a folder. Expected one of image files.")
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    images = [decode_file(path, opened.shape) for path in paths]
-    if not images:
-        raise DataError(f"--traffic {folder} holds no images ({', '.join(sorted(SUFFIXES))}).")
-    return Traffic(np.stack(images), rate)
 
 
 def with_target_rejection(
@@ -162,9 +104,14 @@ def write_recalibrated(
     opened, evidence = prepared.opened, prepared.evidence
     figures = figures_of(opened, evidence, calibrated) if evidence.test is not None else _still_true(bundle, calibrated)
     with tempfile.TemporaryDirectory() as folder:
-        files = _files(bundle) if prepared.graphs is None else write_graphs(prepared.graphs, Path(folder))
+        files = _files(bundle)
+        if prepared.graphs is not None:
+            kept = bundle.manifest.training_images
+            remembered = {} if kept is None else {kept.file: files[kept.file]}
+            files = write_graphs(prepared.graphs, Path(folder)) | remembered
+        labelled = "unlabelled" if evidence.calibration.labels is None else "labelled"
         manifest = _next_version(
-            bundle, target, f"{len(evidence.calibration)} labelled images of {evidence.name}", command
+            bundle, target, f"{len(evidence.calibration)} {labelled} images of {evidence.name}", command
         ).model_copy(
             update={
                 "schema_version": 2,

@@ -29,9 +29,12 @@ from service.model.session import open_session
 from training.bundles.figures import in_distribution_figures, out_of_distribution_figures
 from training.calibration.calibrate import Calibrated, Evidence
 from training.calibration.open_graphs import OpenGraphs
+from training.data.seen import Hashes, pack
 from training.errors import ExportError
 from training.graphs.image_views import as_served
 from training.graphs.weights import share_weights
+
+TRAINING_IMAGES = "training_images.bin"  # hashes: see training.data.seen
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,15 @@ def assemble_bundle(
     provenance: Provenance,
     card: Card,
     default: Default | None = None,
+    trained_on: Hashes | None = None,
 ) -> Bundle:
-    """Writes `target` (…/NAME/VERSION) as a whole, or nothing."""
+    """Writes `target` (…/NAME/VERSION) as a whole, or nothing; `trained_on` are hashes of its training images."""
     version = version_of(target)
     with tempfile.TemporaryDirectory() as folder:
         files = write_graphs(graphs, Path(folder))
+        if trained_on is not None:
+            files[TRAINING_IMAGES] = Path(folder) / TRAINING_IMAGES
+            files[TRAINING_IMAGES].write_bytes(pack(trained_on))
         manifest = Manifest(
             schema_version=2,
             name=target.parent.name,
@@ -113,11 +120,14 @@ def figures_of(opened: OpenGraphs, evidence: Evidence, calibrated: Calibrated) -
 
 
 def described(files: Mapping[str, Path]) -> dict[str, Any]:
-    """What the manifest says of the files of its graphs."""
+    """What the manifest says of its files."""
     names: dict[str, GraphName] = {"model.onnx": "forward", "perturbed.onnx": "perturbed"}
     return {
         "graphs": {names[file]: HashedFile.of(path) for file, path in files.items() if file in names},
-        "external_data": tuple(HashedFile.of(path) for file, path in files.items() if file not in names),
+        "external_data": tuple(
+            HashedFile.of(path) for file, path in files.items() if file not in names and file != TRAINING_IMAGES
+        ),
+        **({"training_images": HashedFile.of(files[TRAINING_IMAGES])} if TRAINING_IMAGES in files else {}),
     }
 
 

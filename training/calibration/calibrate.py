@@ -40,7 +40,7 @@ from training.calibration.policies import (
 from training.calibration.proxy_images import ProxyImages
 from training.calibration.witnesses import dropped_witnesses
 from training.data.ood import OodImages
-from training.data.splits import LabelledImages
+from training.data.splits import LabelledImages, UnlabelledImages
 from training.errors import DataError
 from training.graphs.image_views import AnyImages, ChosenImages, as_served
 from training.graphs.perturbed import ODIN_TEMPERATURE
@@ -49,6 +49,10 @@ from training.graphs.perturbed_images import perturbed_images_of
 EpsilonBy = Literal["auto", "ood", "misclassified"]
 PROXY_IMAGES = 1_000
 PROXY_SEED = 0
+UNLABELLED = (
+    "the calibration images are unlabelled: familiarity is measured against all of them, the temperature is 1, and "
+    "what depends on mistakes is left out."
+)
 
 
 @dataclass(frozen=True)
@@ -56,13 +60,14 @@ class Evidence:
     """Images that set the thresholds, and images that figures are measured on."""
 
     name: str
-    calibration: LabelledImages
+    calibration: LabelledImages | UnlabelledImages
     test: LabelledImages | None
     ood: Mapping[str, OodImages] = field(default_factory=dict)
     # What the network was trained on, where it is known: the bank of neighbours is taken from it.
     train: LabelledImages | None = None
     # Calibration images that are in that bank: how similar they are to their neighbours, themselves left out.
     own_similarity: Mapping[int, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what their user should know about them
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ class Traffic:
 
     images: AnyImages
     rate: float
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class Calibrated:
     pairs: Pairs
     default: Default
     in_distribution: Outputs
-    right: NDArray[np.bool_]
+    right: NDArray[np.bool_] | None  # None: the calibration images are unlabelled
     ood: dict[str, Outputs]
     temperature: float
     epsilon: float | None
@@ -103,11 +109,13 @@ def calibrate_graphs(
     outputs = _left_out_of_bank(
         graphs.run(in_distribution, epsilon, "scoring calibration images"), evidence.own_similarity
     )
-    right = outputs["logits"].argmax(axis=1) == truth
-    halves = halves_of(len(truth))
-    temperature = temperature_of(outputs["logits"][halves.a], truth[halves.a])
+    right = None if truth is None else outputs["logits"].argmax(axis=1) == truth
+    halves = halves_of(len(in_distribution))
+    temperature = 1.0 if truth is None else temperature_of(outputs["logits"][halves.a], truth[halves.a])
     ood = {name: graphs.run(images.calibration, epsilon, f"scoring {name}") for name, images in evidence.ood.items()}
-    notes: dict[str, None] = {}
+    notes = dict.fromkeys((*evidence.notes, *(() if traffic is None else traffic.notes)))
+    if right is None:
+        notes[UNLABELLED] = None
     familiarity = _familiarity(graphs, outputs, right, halves, ood, notes)
     scores: dict[ScoreName, Score] = {}
     own: dict[ScoreName, Floats] = {}
@@ -160,14 +168,14 @@ def _left_out_of_bank(outputs: Outputs, own_similarity: Mapping[int, float]) -> 
 def _familiarity(
     graphs: OpenGraphs,
     outputs: Outputs,
-    right: NDArray[np.bool_],
+    right: NDArray[np.bool_] | None,
     halves: Halves,
     ood: Mapping[str, Outputs],
     notes: dict[str, None],
 ) -> Familiarity:
     """Ranks among the correctly classified images of half A, in every witness that the evidence leaves."""
-    reference = halves.a[right[halves.a]]
-    if len(reference) < FEWEST_CORRECT:
+    reference = halves.a if right is None else halves.a[right[halves.a]]
+    if right is not None and len(reference) < FEWEST_CORRECT:
         notes[
             f"only {len(reference)} of {len(halves.a)} calibration images are classified correctly: familiarity is "
             "measured against all of them."
@@ -198,7 +206,7 @@ def _proxies(images: AnyImages) -> ProxyImages:
 def _epsilon(
     graphs: OpenGraphs,
     in_distribution: AnyImages,
-    truth: NDArray[np.int64],
+    truth: NDArray[np.int64] | None,
     evidence: Evidence,
     by: EpsilonBy,
 ) -> tuple[float | None, str]:
@@ -214,6 +222,14 @@ def _epsilon(
         return (
             choose_epsilon_ood(perturbed, score, in_distribution, ood, graphs.perturbed_batch),
             f"ε has the least detection error between calibration images and held-out images of {sets}",
+        )
+    if truth is None and by == "misclassified":
+        raise DataError("--epsilon-by misclassified needs labelled calibration images. Label them, or give --ood.")
+    if truth is None:
+        perturbed = perturbed_images_of(graphs.perturbed_graph)
+        return (
+            choose_epsilon_ood(perturbed, score, in_distribution, [_proxies(in_distribution)], graphs.perturbed_batch),
+            "ε has the least detection error between calibration images and images made from them",
         )
     right = graphs.run_forward(in_distribution, "finding mistakes")["logits"].argmax(axis=1) == truth
     if right.all() or not right.any():

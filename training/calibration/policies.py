@@ -19,10 +19,13 @@ RISK = 0.02
 
 @dataclass(frozen=True)
 class CalibrationScores:
-    """One score of every calibration image, whether it was classified correctly, and the same score of OOD images."""
+    """One score of every calibration image, whether it was classified correctly, and the same score of OOD images.
+
+    `right` is None for unlabelled images.
+    """
 
     scores: NDArray[np.float64]
-    right: NDArray[np.bool_]
+    right: NDArray[np.bool_] | None
     ood: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # by the name of the set
 
 
@@ -68,17 +71,18 @@ def policies(calibration: CalibrationScores, wanted: Wanted = USUAL) -> tuple[di
 
 def misclassified_policy(calibration: CalibrationScores) -> Policy:
     """δ of least detection error between correctly classified and misclassified images; needs no OOD images."""
-    wrong = calibration.scores[~calibration.right]
+    right = _known(calibration.right, "misclassified")
+    wrong = calibration.scores[~right]
     if len(wrong) < FEWEST_MISTAKES:
         raise DataError(
             f"policy 'misclassified' needs at least {FEWEST_MISTAKES} misclassified calibration images, found "
             f"{len(wrong)} of {len(calibration.scores)}. Use more calibration images."
         )
-    best = detection_error(calibration.scores[calibration.right], wrong)
+    best = detection_error(calibration.scores[right], wrong)
     return _policy(
         best.value,
         calibration.scores,
-        f"least detection error between {int(calibration.right.sum())} correctly classified and {len(wrong)} "
+        f"least detection error between {int(right.sum())} correctly classified and {len(wrong)} "
         "misclassified calibration images",
         best.detection_error,
     )
@@ -105,13 +109,21 @@ def tpr_policy(calibration: CalibrationScores, percent: int) -> Policy:
 
 def risk_policy(calibration: CalibrationScores, risk: float, alpha: float) -> Policy:
     """δ above which at most a share `risk` of answers is wrong, with probability 1 − α (see `risk`)."""
-    found = threshold_for_risk(calibration.scores, calibration.right, risk, alpha)
+    found = threshold_for_risk(calibration.scores, _known(calibration.right, "risk"), risk, alpha)
     return _policy(
         found.threshold,
         calibration.scores,
         f"at most {risk:.2%} of accepted answers are wrong, with probability {1 - alpha:g} over the calibration "
         f"images ({found.wrong} of {found.accepted} accepted ones were); promised only for images drawn like them",
     )
+
+
+def _known(right: NDArray[np.bool_] | None, policy: str) -> NDArray[np.bool_]:
+    if right is None:
+        raise DataError(
+            f"policy '{policy}' needs to know which images are misclassified. Use labelled calibration images."
+        )
+    return right
 
 
 def target_rejection_policy(scores: NDArray[np.float64], rate: float) -> Policy:

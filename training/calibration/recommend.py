@@ -62,7 +62,7 @@ def recommendations(calibrated: Calibrated, usual: ScoreName) -> dict[Purpose, R
             for name, score in calibrated.scores.items()
         }
         found["ood"] = best_score("ood", usual, in_distribution, ood)
-    if right.any() and not right.all():
+    if right is not None and right.any() and not right.all():
         found["mistakes"] = best_score(
             "mistakes",
             usual,

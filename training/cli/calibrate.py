@@ -58,8 +58,9 @@ def calibrate(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Labelled images the model has not seen: FOLDER with one sub-folder for each label, or the NAME of a "
-            "set. [default: the calibration split of what it was trained on]"
+            help="Images a bundle's model has not seen: FOLDER with one sub-folder for each label (unlabelled ones "
+            "give refusal rates only), or the NAME of a set. For a run: where the folder of its images is now. "
+            "[default: the calibration split of what it was trained on]"
         ),
     ] = None,
     ood: CalibrationOod = None,
@@ -116,9 +117,9 @@ def calibrate(
 
 
 def _only_traffic(bundle: Bundle, options: _Options) -> Bundle | None:
+    from training.bundles.evidence import read_traffic
     from training.bundles.next_version import (
         opened_bundle,
-        read_traffic,
         with_target_rejection,
         write_with_target_rejection,
     )
@@ -127,7 +128,9 @@ def _only_traffic(bundle: Bundle, options: _Options) -> Bundle | None:
     assert options.traffic is not None
     assert options.target_rejection is not None
     opened = opened_bundle(bundle)
-    images = read_traffic(options.traffic, opened, options.target_rejection)
+    images = read_traffic(options.traffic, bundle, opened.shape, options.target_rejection)
+    for note in images.notes:
+        _print(f"note: {note}")
     scores, pairs = with_target_rejection(bundle, opened, images)
     if pairs is not None:
         _print(pairs_as_text(pair_rows(scores, pairs)))
@@ -139,13 +142,14 @@ def _only_traffic(bundle: Bundle, options: _Options) -> Bundle | None:
 
 
 def _bundle(bundle: Bundle, options: _Options, wanted: "Wanted", epsilon_by: "EpsilonBy") -> Bundle | None:
-    from training.bundles.next_version import prepare, read_evidence, write_recalibrated
+    from training.bundles.evidence import read_evidence
+    from training.bundles.next_version import prepare, write_recalibrated
     from training.calibration.calibrate import calibrate_graphs
 
     evidence = read_evidence(bundle, options.data, options.data_root, options.ood)
     with counting_images(console, "calibrating"):
         prepared = prepare(bundle, evidence)
-        traffic = _traffic(options, prepared.opened)
+        traffic = _traffic(options, bundle, prepared.opened)
         calibrated = calibrate_graphs(prepared.opened, prepared.evidence, wanted, epsilon_by, traffic)
     default = _show(calibrated, () if prepared.note is None else (prepared.note,), options)
     if options.out is None:
@@ -159,14 +163,13 @@ def _run(folder: Path, options: _Options, wanted: "Wanted", epsilon_by: "Epsilon
     from training.bundles.write import check_new
     from training.calibration.calibrate import calibrate_graphs
 
-    if options.data is not None:
-        raise DataError("--data is for bundles: a run is calibrated on the calibration split it was trained beside.")
     if options.out is not None:
         check_new(options.out)
-    exported = export_run(folder, options.data_root, options.ood)
+    moved = None if options.data is None else Path(options.data)
+    exported = export_run(folder, options.data_root, options.ood, data=moved)
     with counting_images(console, "calibrating"):
         calibrated = calibrate_graphs(
-            exported.opened, exported.evidence, wanted, epsilon_by, _traffic(options, exported.opened)
+            exported.opened, exported.evidence, wanted, epsilon_by, _traffic(options, None, exported.opened)
         )
     default = _show(calibrated, exported.notes, options)
     if options.out is None:
@@ -175,12 +178,12 @@ def _run(folder: Path, options: _Options, wanted: "Wanted", epsilon_by: "Epsilon
         return write_run(exported, calibrated, options.out, options.command, default)
 
 
-def _traffic(options: _Options, opened: "OpenGraphs") -> "Traffic | None":
-    from training.bundles.next_version import read_traffic
+def _traffic(options: _Options, bundle: Bundle | None, opened: "OpenGraphs") -> "Traffic | None":
+    from training.bundles.evidence import read_traffic
 
     if options.traffic is None or options.target_rejection is None:
         return None
-    return read_traffic(options.traffic, opened, options.target_rejection)
+    return read_traffic(options.traffic, bundle, opened.shape, options.target_rejection)
 
 
 def _show(calibrated: "Calibrated", notes: tuple[str, ...], options: _Options) -> Default:

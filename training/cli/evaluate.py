@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from training.cli.options import OOD, DataRoot, DeviceOption, Limit, RunFolder
+from training.cli.options import OOD, DataRoot, DeviceOption, Limit, MovedData, RunFolder
 from training.cli.typed import typed
 from training.errors import DataError
 
@@ -40,6 +40,7 @@ def evaluate(
     limit: Limit = None,
     device: DeviceOption = "auto",
     run: RunFolder = None,
+    data: MovedData = None,
     earlier: Annotated[
         list[Path] | None,
         typer.Option("--from", help="Instead of bundles: an earlier evaluation.json, or its folder; several times."),
@@ -68,7 +69,7 @@ def evaluate(
         evaluation = combine(files)
     elif bundles and ood:
         runs = {} if run is None else dict.fromkeys((*bundles, *(baseline or [])), run)
-        settings = Settings(tuple(ood), data_root, out, epsilon, limit, device, runs, preprocessed, intervals)
+        settings = Settings(tuple(ood), data_root, out, epsilon, limit, device, runs, preprocessed, intervals, data)
         with progress_bar(console) as show:
             evaluation = run_evaluation(bundles, baseline or [], settings, show)
     else:

@@ -6,7 +6,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from training.cli.options import Alpha, CalibrationOod, DataRoot, EpsilonByOption, Out, Risk, Tprs, show_bundle
+from training.cli.options import (
+    Alpha,
+    CalibrationOod,
+    DataRoot,
+    EpsilonByOption,
+    MovedData,
+    Out,
+    Risk,
+    Tprs,
+    show_bundle,
+)
 from training.cli.typed import typed
 from training.graphs.progress import counting_images
 
@@ -26,6 +36,7 @@ def export(
         bool, typer.Option("--without-branch", help="The classifier alone: the baseline of a run it was trained in.")
     ] = False,
     data_root: DataRoot = Path("data"),
+    data: MovedData = None,
 ) -> None:
     """Calibrate thresholds, export to ONNX, evaluate what was exported, write the bundle.
 
@@ -39,7 +50,8 @@ def export(
             *(run, out, data_root, ood or [], Wanted(tuple(tpr or (95,)), risk, alpha), typed(context)),
             epsilon_by,
             without_branch,
+            data,
         )
     for note in calibrated.notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
     show_bundle(bundle, console, calibrated.warning)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from training.cli.options import Out, show_bundle
+from training.cli.options import CalibrationOod, DataRoot, Out, show_bundle
 from training.cli.typed import typed
 from training.errors import DataError
 from training.graphs.progress import counting_images
@@ -22,12 +22,20 @@ def import_onnx(
     context: typer.Context,
     model: Annotated[Path, typer.Argument(help="An ONNX image classifier that ends in logits or a softmax.")],
     labels: Annotated[str, typer.Option(help="Class names in order: a text file, one a line, or a,b,c.")],
-    calibration: Annotated[Path, typer.Option(help="Labelled images it was not trained on: FOLDER/LABEL/*.png.")],
+    calibration: Annotated[
+        Path,
+        typer.Option(
+            help="At least 50 images it was not trained on, in FOLDER/LABEL/. Some labels may have none; images "
+            "without labels give refusal rates only."
+        ),
+    ],
     out: Out,
     mean: Annotated[Channels, typer.Option(help="Of red, green, blue, on the scale 0 to 1.")] = IMAGENET_MEAN,
     std: Annotated[Channels, typer.Option(help="Likewise; the defaults are ImageNet's.")] = IMAGENET_STD,
     layout: Annotated[Literal["nchw", "nhwc"], typer.Option(help="Order of the graph's own input.")] = "nchw",
-    test: Annotated[Path | None, typer.Option(help="Labelled images to report figures on: FOLDER/LABEL/*.png.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Other labelled images, to report figures on.")] = None,
+    ood: CalibrationOod = None,
+    data_root: DataRoot = Path("data"),
     resize: Annotated[
         Literal["stretch", "fit_crop"], typer.Option(help="How other sizes become the graph's size.")
     ] = "stretch",
@@ -48,9 +56,11 @@ def import_onnx(
     rule = Input(width=1, height=1, resize=resize, crop_fraction=crop_fraction, interpolation=interpolation)
     names = read_labels(labels)
     with counting_images(console, "importing, calibrating and measuring"):
-        imported = run_import(model, out, names, calibration, test, mean, std, layout, typed(context), rule)
+        imported = run_import(
+            *(model, out, names, calibration, test, mean, std, layout, typed(context), rule, ood or [], data_root)
+        )
     for note in imported.notes:
-        console.print(f"note: {note}", highlight=False)
+        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
     show_bundle(imported.bundle, console, imported.warning)
 
 

@@ -10,7 +10,11 @@ if TYPE_CHECKING:  # keeps --help fast
     from service.model.bundle import Bundle
 
 DataRoot = Annotated[Path, typer.Option("--data-root", help="Folder of the NAME.npz files.")]
-OOD = typer.Option("--ood", help="An out-of-distribution set (see `data list`); may be given several times.")
+OOD = typer.Option(
+    "--ood",
+    help="Out-of-distribution images: the name of a set (see `data list`), or a folder of at least 20 images; may be "
+    "given several times.",
+)
 Ood = Annotated[list[str], OOD]
 Limit = Annotated[int | None, typer.Option(help="A quick look: at most so many images of each set.", min=20)]
 DeviceOption = Annotated[Literal["auto", "cuda", "cpu"], typer.Option(help="Where ONNX Runtime computes.")]
@@ -19,11 +23,16 @@ RunFolder = Annotated[
     typer.Option("--run", help="The training run of the bundles: it tells β, and the recipe where a bundle does not."),
 ]
 
+MovedData = Annotated[
+    Path | None, typer.Option("--data", help="Where the folder of images of the training is now, if it was moved.")
+]
+
 CalibrationOod = Annotated[
     list[str] | None,
     typer.Option(
-        help="An out-of-distribution set (see `data list`); may be given several times. 1,000 images of it set the "
-        "policy ood_holdout and ε; the others are for evaluation."
+        help="Out-of-distribution images: the name of a set (see `data list`), or a folder of at least 20 images; may "
+        "be given several times. Half of it, at most 1,000 images, set the policy ood_holdout and ε; the others are "
+        "for evaluation."
     ),
 ]
 Tprs = Annotated[
@@ -49,6 +58,7 @@ def show_bundle(bundle: "Bundle", console: Console, warning: str | None = None) 
     """Prints the first screen of the card, a warning that must not be overlooked, where the bundle is, what is next."""
     from training.bundles.figure_text import ood_sets_of, own_test_of
     from training.bundles.first_screen import first_screen
+    from training.data.catalogue import CATALOGUE
 
     def say(text: str, style: str | None = None) -> None:
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -61,5 +71,6 @@ def show_bundle(bundle: "Bundle", console: Console, warning: str | None = None) 
     if not bundle.manifest.provenance.recipe.startswith("import-onnx"):  # a report needs the images of a training
         own = own_test_of(bundle.manifest)
         measured = [] if own is None else ood_sets_of(bundle.manifest, own.removesuffix(" test"))
-        ood = next(iter(measured), "uniform")
+        # A folder's name is not its place, so a set that is found by name is shown.
+        ood = next((name for name in measured if name in CATALOGUE), "uniform")
         say(f"next: confgate-train report {bundle.folder} --ood {ood} --out report   # what it does, in pictures")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from training.cli.options import DataRoot, DeviceOption, Limit, Ood, RunFolder
+from training.cli.options import DataRoot, DeviceOption, Limit, MovedData, Ood, RunFolder
 from training.cli.typed import typed
 from training.evaluation.progress import progress_bar
 
@@ -26,6 +26,7 @@ def report(
     limit: Limit = None,
     device: DeviceOption = "auto",
     run: RunFolder = None,
+    data: MovedData = None,
 ) -> None:
     """Draw what a bundle does: its gate as a map, thresholds, ROC, risk and coverage, samples, on one HTML page.
 
@@ -38,7 +39,7 @@ def report(
     from training.report.style import DPI
 
     with progress_bar(console) as show:
-        data = gather(
+        gathered = gather(
             bundle,
             list(ood),
             data_root,
@@ -46,15 +47,16 @@ def report(
             limit=limit,
             device=device,
             run=run,
+            data=data,
             preprocessed=preprocessed,
             progress=show,
         )
     out.mkdir(parents=True, exist_ok=True)
     pictures: dict[str, bytes] = {}
-    for name, draw in pictures_of(data).items():
+    for name, draw in pictures_of(gathered).items():
         file = io.BytesIO()
-        draw(data).savefig(file, format="png", dpi=DPI)
+        draw(gathered).savefig(file, format="png", dpi=DPI)
         pictures[name] = file.getvalue()
         (out / f"{name}.png").write_bytes(pictures[name])
-    write_text(out / "index.html", page(data, pictures, typed(context)))
+    write_text(out / "index.html", page(gathered, pictures, typed(context)))
     console.print(f"wrote {out / 'index.html'} and {len(pictures)} pictures", highlight=False, soft_wrap=True)

@@ -1,13 +1,11 @@
-"""A folder of class sub-folders as labelled images, which are decoded when they are used.
+"""Images on disk, which are decoded when they are used, and the first pass over them.
 
-Every file is decoded once before training starts, by the code that serves: a file that cannot be served is found here,
-not hours later. The same pass gives the channel statistics and a fingerprint.
-
-Layouts: ROOT/CLASS/**/IMAGE, or ROOT/train/CLASS/… with ROOT/test/CLASS/… (or val/) for a test part of its own.
+Every file is decoded once before anything is computed, by the code that serves: a file that cannot be served is found
+then, not hours later. The same pass gives the channel statistics, and the hashes that recognise an image.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,26 +17,55 @@ from service.cpus import usable_cpus
 from service.errors import InvalidImage, TooLarge
 from service.model.bundle import Input
 from service.model.images import decode
+from training.data.files import Found, named, shown
+from training.data.seen import Hashes, hash_of
 from training.errors import DataError
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 MAX_PIXELS = 200_000_000  # these are the user's own files: only an obvious mistake is rejected
-TEST_FOLDERS = ("test", "val")
 
 # Wraps the loop over files in a progress bar: (files, how many) → the same files.
 Watch = Callable[[Iterable["FileFacts"], int], Iterable["FileFacts"]]
 
 
+def unwatched(files: Iterable["FileFacts"], _count: int) -> Iterable["FileFacts"]:
+    """No progress bar."""
+    return files
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What the first pass learns about one file."""
+
+    path: Path
+    label: int
+    digest: bytes  # of the file
+    pixels: int  # the hash of what the network sees: see `seen`
+    sums: NDArray[np.float64]
+    problem: str | None
+
+
 class FolderImages:
     """Images on disk that look like uint8 [N,H,W,3]; indexing decodes, `select` does not."""
 
-    def __init__(self, paths: Sequence[Path], target: Input, sums: NDArray[np.float64]) -> None:
+    def __init__(self, paths: Sequence[Path], target: Input, sums: NDArray[np.float64], hashes: Hashes) -> None:
         self.paths, self.target = tuple(paths), target
         self.sums = sums  # [N,2,3]: sum and sum of squares of each channel, 0…1 scale, at the target size
+        self.hashes = hashes  # [N], of the pixels at the target size
+
+    @classmethod
+    def of(cls, facts: Sequence[FileFacts], target: Input) -> "FolderImages":
+        sums = np.stack([fact.sums for fact in facts]) if facts else np.zeros((0, 2, 3))
+        hashes = np.asarray([fact.pixels for fact in facts], np.uint64)
+        return cls([fact.path for fact in facts], target, sums, hashes)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         return len(self.paths), self.target.height, self.target.width, 3
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The files, for messages."""
+        return tuple(map(shown, self.paths))
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -57,11 +84,13 @@ class FolderImages:
         try:
             return decode(path.read_bytes(), self.target, MAX_PIXELS)
         except (OSError, InvalidImage, TooLarge) as problem:
-            raise DataError(f"{path} was readable when the run began, but no longer is ({problem}).") from problem
+            raise DataError(
+                f"{shown(path)} was readable when the run began, but no longer is ({problem})."
+            ) from problem
 
     def select(self, indices: NDArray[np.int64]) -> "FolderImages":
         """The images with these indices, not decoded yet."""
-        return FolderImages([self.paths[i] for i in indices], self.target, self.sums[indices])
+        return FolderImages([self.paths[i] for i in indices], self.target, self.sums[indices], self.hashes[indices])
 
     def channel_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Mean and mean square of each channel over all pixels."""
@@ -70,129 +99,51 @@ class FolderImages:
         return total[0], total[1]
 
 
-@dataclass(frozen=True)
-class FileFacts:
-    """What the first pass learns about one file."""
+def check_files(files: Sequence[tuple[Found, int]], target: Input, watch: Watch = unwatched) -> list[FileFacts]:
+    """Decodes every file, given with its label; one error names all that cannot be used.
 
-    path: Path
-    label: int
-    digest: bytes
-    sums: NDArray[np.float64]
-    problem: str | None
+    They are an error and not left out: images that fail are often of one camera or one class, and thresholds would be
+    measured without it.
+    """
 
-
-@dataclass(frozen=True)
-class ReadFolder:
-    """A checked folder. `test` is None if the folder has no test part."""
-
-    train: tuple[FolderImages, NDArray[np.int64]]
-    test: tuple[FolderImages, NDArray[np.int64]] | None
-    label_names: tuple[str, ...]
-    digest: bytes
-    notes: tuple[str, ...]
-
-
-def read_folder(root: Path, target: Input, watch: Watch) -> ReadFolder:
-    """Finds, decodes and checks every image; one error names all that is wrong with the files."""
-    train_root, test_root = _parts(root)
-    names = _class_names(train_root)
-    found = list(_files(train_root, names, required=True))
-    of_test = list(_files(test_root, names, required=False)) if test_root else []
-    # Test files come first, so that of two copies of a picture the one in the test part stays.
-    facts = _check(of_test + found, target, watch)
-    facts, dropped = _without_copies(facts, names, root)
-    notes = (f"{dropped} files are exact copies of others and were left out",) if dropped else ()
-    in_test = {path for path, _ in of_test}
-    digest = hashlib.sha256()
-    for fact in facts:
-        digest.update(fact.digest + names[fact.label].encode() + (b"t" if fact.path in in_test else b"l"))
-    train = _as_images([fact for fact in facts if fact.path not in in_test], target)
-    test = _as_images([fact for fact in facts if fact.path in in_test], target) if test_root else None
-    return ReadFolder(train, test, names, digest.digest(), notes)
-
-
-def _as_images(facts: list[FileFacts], target: Input) -> tuple[FolderImages, NDArray[np.int64]]:
-    sums = np.stack([fact.sums for fact in facts]) if facts else np.zeros((0, 2, 3))
-    return FolderImages([f.path for f in facts], target, sums), np.asarray([f.label for f in facts], np.int64)
-
-
-def _parts(root: Path) -> tuple[Path, Path | None]:
-    if not root.is_dir():
-        raise DataError(f"{root} is not a folder. Expected one sub-folder of images for each class.")
-    if (root / "train").is_dir() and any(sub_folders(root / "train")):
-        for name in TEST_FOLDERS:
-            if (root / name).is_dir() and any(sub_folders(root / name)):
-                return root / "train", root / name
-    return root, None
-
-
-def _class_names(folder: Path) -> tuple[str, ...]:
-    names = tuple(path.name for path in sub_folders(folder))
-    if len(names) < 2:
-        raise DataError(
-            f"{folder} has {len(names)} sub-folders, expected one for each of at least two classes: "
-            f"{folder.name}/cat/1.jpg, {folder.name}/dog/1.jpg …"
-        )
-    return names
-
-
-def sub_folders(folder: Path) -> list[Path]:
-    """The folders in it, sorted by name, without hidden ones."""
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-def _files(folder: Path, names: tuple[str, ...], required: bool) -> Iterator[tuple[Path, int]]:
-    unknown = [path.name for path in sub_folders(folder) if path.name not in names]
-    if unknown:
-        raise DataError(f"{folder} has classes that the training part lacks: {', '.join(unknown)}.")
-    for label, name in enumerate(names):
-        files = sorted(image_files(folder / name)) if (folder / name).is_dir() else []
-        if required and not files:
-            raise DataError(
-                f"class '{name}' is empty: {folder / name} holds no image ({', '.join(sorted(SUFFIXES))}). "
-                f"Add images or remove the folder."
-            )
-        yield from ((path, label) for path in files)
-
-
-def image_files(folder: Path) -> Iterator[Path]:
-    """Every image under the folder, by its suffix; other files (thumbnail caches, notes) are ignored."""
-    return (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
-
-
-def _check(files: list[tuple[Path, int]], target: Input, watch: Watch) -> list[FileFacts]:
-    def examine(file: tuple[Path, int]) -> FileFacts:
-        path, label = file
-        return _examine(path, label, target)
+    def examine(file: tuple[Found, int]) -> FileFacts:
+        found, label = file
+        return _examine(found, label, target)
 
     with ThreadPoolExecutor(usable_cpus()) as pool:  # decoding releases the GIL, so threads are enough
         facts = list(watch(pool.map(examine, files), len(files)))
-    broken = [fact for fact in facts if fact.problem]
+    broken = [f"{shown(fact.path)}: {fact.problem}" for fact in facts if fact.problem]
     if broken:
-        shown = "; ".join(f"{fact.path}: {fact.problem}" for fact in broken[:5])
-        more = f"; and {len(broken) - 5} more" if len(broken) > 5 else ""
-        raise DataError(f"{len(broken)} of {len(facts)} files cannot be used: {shown}{more}. Repair or remove them.")
+        raise DataError(f"{len(broken)} of {len(facts)} files cannot be used: {named(broken)}. Repair or remove them.")
     return facts
 
 
-def _examine(path: Path, label: int, target: Input) -> FileFacts:
-    try:
-        content = path.read_bytes()
-        pixels = decode(content, target, MAX_PIXELS) / 255
-    except (OSError, InvalidImage, TooLarge) as problem:
-        return FileFacts(path, label, b"", np.zeros((2, 3)), str(problem))
-    sums = np.stack([pixels.sum(axis=(0, 1)), (pixels**2).sum(axis=(0, 1))])
-    return FileFacts(path, label, hashlib.sha256(content).digest(), sums, None)
-
-
-def _without_copies(facts: list[FileFacts], names: tuple[str, ...], root: Path) -> tuple[list[FileFacts], int]:
-    """Keeps one copy of each picture: one of two could be trained on and the other tested on."""
+def without_copies(facts: Iterable[FileFacts]) -> list[FileFacts]:
+    """The first of each group of files that are the same, byte for byte."""
     first: dict[bytes, FileFacts] = {}
     for fact in facts:
-        kept = first.setdefault(fact.digest, fact)
-        if kept.label != fact.label:
-            raise DataError(
-                f"the same picture is in two classes: {kept.path.relative_to(root)} ('{names[kept.label]}') and "
-                f"{fact.path.relative_to(root)} ('{names[fact.label]}'). Remove one of them."
-            )
-    return list(first.values()), len(facts) - len(first)
+        first.setdefault(fact.digest, fact)
+    return list(first.values())
+
+
+def copies_note(left_out: int) -> tuple[str, ...]:
+    """What to say of copies."""
+    return (f"{left_out} files are exact copies of others and were left out",) if left_out else ()
+
+
+def by_content(facts: Iterable[FileFacts]) -> list[FileFacts]:
+    """In an order that neither names nor places change."""
+    return sorted(facts, key=lambda fact: fact.digest)
+
+
+def _examine(found: Found, label: int, target: Input) -> FileFacts:
+    if found.problem is not None:
+        return FileFacts(found.path, label, b"", 0, np.zeros((2, 3)), found.problem)
+    try:
+        content = found.path.read_bytes()
+        image = decode(content, target, MAX_PIXELS)
+    except (OSError, InvalidImage, TooLarge) as problem:
+        return FileFacts(found.path, label, b"", 0, np.zeros((2, 3)), str(problem))
+    pixels = image / 255
+    sums = np.stack([pixels.sum(axis=(0, 1)), (pixels**2).sum(axis=(0, 1))])
+    return FileFacts(found.path, label, hashlib.sha256(content).digest(), hash_of(image), sums, None)

@@ -1,22 +1,31 @@
-"""Out-of-distribution images: noise, sets of photos, and "All Images"; each split into calibration and test.
+"""Out-of-distribution images: noise, sets of photos, "All Images", folders of your own; each split into calibration and
+test.
 
-The split goes by source photo: image i of `tinyimagenet_crop` and image i of `tinyimagenet_resize` show the same photo
-and land on the same side, so that no threshold is tuned on a photo that is later tested.
+The split of a named set goes by source photo: image i of `tinyimagenet_crop` and image i of `tinyimagenet_resize` show
+the same photo and land on the same side, so that no threshold is tuned on a photo that is later tested. That of a
+folder goes by the content of its files: neither their names nor the bundle at hand change it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from service.model.bundle import Input
+from service.model.images import fit_array
 from training.data.catalogue import ALL_IMAGES, CATALOGUE, how_to_get
+from training.data.class_folders import title_of_folder
+from training.data.files import find_images, shown
+from training.data.folder import FolderImages, by_content, check_files, without_copies
 from training.data.listing import count_images, present_parts
+from training.data.seen import Hashes, refuse_seen
 from training.data.splits import Images, read_arrays
 from training.errors import DataError
 
 CALIBRATION_IMAGES = 1_000
+FEWEST_IMAGES = 20  # half of them for thresholds: with fewer, one image would move a figure by more than 10 points
 NOISE_IMAGES = 10_000
 NOISE_CHUNK = 500  # images drawn at a time: floats of 10,000 large images would not fit in memory
 
@@ -25,24 +34,59 @@ NOISE_CHUNK = 500  # images drawn at a time: floats of 10,000 large images would
 class OodImages:
     """`calibration` may set thresholds, `test` is reported on; no source photo is in both."""
 
-    calibration: Images
-    test: Images
+    calibration: Images | FolderImages
+    test: Images | FolderImages
 
 
-def load_ood(name: str, root: Path, size: int = 32, calibration: int = CALIBRATION_IMAGES) -> OodImages:
-    """One named set. Noise is made at `size`; photos keep the size they are stored at."""
-    if name == "all_images":
-        parts = [load_ood(part, root, size, calibration) for part in all_images_parts(root)]
-        return OodImages(_joined([part.calibration for part in parts]), _joined([part.test for part in parts]))
-    images = noise(name, size) if name in NOISE else _photos(name, root)
-    if calibration and len(images) <= calibration:
-        raise DataError(
-            f"data set '{name}' has {len(images)} images, too few for {calibration} calibration images plus any to "
-            f"test on."
+def load_ood(given: str, root: Path, target: Input, most: int = CALIBRATION_IMAGES) -> OodImages:
+    """One named set, or a folder. Noise is made at the target size; stored photos keep the size they are stored at."""
+    if is_folder(given, root):
+        return _of_folder(Path(given), target, most)
+    if given == "all_images":
+        parts = [load_ood(part, root, target, most) for part in all_images_parts(root)]
+        return OodImages(
+            _joined([part.calibration for part in parts], target), _joined([part.test for part in parts], target)
         )
-    chosen = calibration_indices(name, len(images), calibration)
+    images = noise(given, target.width, target.height) if given in NOISE else _photos(given, root)
+    _check_enough(f"data set '{given}'", len(images))
+    chosen = calibration_indices(given, len(images), calibration_share(len(images), most))
     rest = np.setdiff1d(np.arange(len(images)), chosen)
     return OodImages(images[chosen], images[rest])
+
+
+def load_oods(given: Iterable[str], root: Path, target: Input) -> dict[str, OodImages]:
+    """Every set that --ood gives, by its name: that of a folder is its last part."""
+    loaded: dict[str, OodImages] = {}
+    for one in given:
+        name = name_of(one, root)
+        if name in loaded:
+            raise DataError(f"--ood gives {name} more than once. Give each set once; folders need different names.")
+        loaded[name] = load_ood(one, root, target)
+    return loaded
+
+
+def is_folder(given: str, root: Path) -> bool:
+    """Whether --ood gives a folder. A name that is known comes first; `./NAME` is always a folder."""
+    known = given in CATALOGUE or (root / f"{given}.npz").is_file()
+    return not known and ("/" in given or "\\" in given or Path(given).is_dir())
+
+
+def name_of(given: str, root: Path) -> str:
+    """What a set is called in tables, policies and cards."""
+    return title_of_folder(Path(given)) if is_folder(given, root) else given
+
+
+def calibration_share(images: int, most: int = CALIBRATION_IMAGES) -> int:
+    """How many of a set's images are for calibration: at most half."""
+    return min(most, images // 2)
+
+
+def refuse_seen_ood(ood: Mapping[str, OodImages], target: Input, known: Mapping[str, Hashes]) -> None:
+    """Fails if an OOD image is one that the model knows; noise is known to nobody."""
+    for name, images in ood.items():
+        if name not in NOISE:
+            for part in (images.calibration, images.test):
+                refuse_seen(f"--ood {name}", part, target, known)
 
 
 def calibration_indices(name: str, images: int, calibration: int = CALIBRATION_IMAGES) -> NDArray[np.int64]:
@@ -62,6 +106,27 @@ def all_images_parts(root: Path) -> tuple[str, ...]:
             raise DataError(f"all_images needs {either}, but {root} has none. To get it: {how_to_get(wanted)}.")
         parts.append(present)
     return tuple(parts)
+
+
+def _of_folder(folder: Path, target: Input, most: int) -> OodImages:
+    if not folder.is_dir():
+        raise DataError(f"--ood {shown(folder)} is not a folder. Expected one of image files, or the name of a set.")
+    facts = check_files([(file, 0) for file in find_images(folder).files], target)
+    # Copies would otherwise fall on both sides: of files, and of what the network sees of them.
+    seen = {fact.pixels: fact for fact in reversed(by_content(without_copies(facts)))}
+    ordered = by_content(seen.values())
+    _check_enough(f"--ood {shown(folder)}", len(ordered))
+    images = FolderImages.of(ordered, target)
+    share = calibration_share(len(images), most)
+    return OodImages(images.select(np.arange(share)), images.select(np.arange(share, len(images))))
+
+
+def _check_enough(what: str, images: int) -> None:
+    if images < FEWEST_IMAGES:
+        raise DataError(
+            f"{what} has {images} different images, too few for OOD images: at least {FEWEST_IMAGES} are needed, half "
+            f"to calibrate on and half to test on."
+        )
 
 
 def _source(name: str) -> str:
@@ -85,16 +150,17 @@ def _photos(name: str, root: Path) -> Images:
     return images.astype(np.uint8, copy=False)
 
 
-def _joined(parts: list[Images]) -> Images:
-    shapes = {part.shape[1:] for part in parts}
-    if len(shapes) > 1:
-        raise DataError(f"the parts of all_images have different sizes: {sorted(shapes)}. Import them at one size.")
-    return np.concatenate(parts)
+def _joined(parts: list[Images | FolderImages], target: Input) -> Images:
+    """One array; parts of different sizes are brought to the network's by the code that serves."""
+    arrays = [part[:] for part in parts]
+    if len({array.shape[1:] for array in arrays}) > 1:
+        arrays = [np.stack([fit_array(image, target) for image in array]) for array in arrays]
+    return np.concatenate(arrays)
 
 
-def noise(name: str, size: int, images: int = NOISE_IMAGES) -> Images:
+def noise(name: str, width: int, height: int | None = None, images: int = NOISE_IMAGES) -> Images:
     """Noise as the paper defines it, in the 256 levels of an image file; always the same for one size."""
-    out = np.empty((images, size, size, 3), np.uint8)
+    out = np.empty((images, height or width, width, 3), np.uint8)
     random = np.random.default_rng([*name.encode()])
     for start in range(0, images, NOISE_CHUNK):
         chunk = out[start : start + NOISE_CHUNK]

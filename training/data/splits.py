@@ -3,12 +3,11 @@
 A set NAME is one file NAME.npz under the data root (`--data-root`, default `data/`): `x_train, y_train, x_test, y_test`
 for a labelled set with its own test part, `x` (and `y`, `label_names`) for a set of one part. Images are uint8
 [N,H,W,3]. `confgate-train data import` writes these files. Your own folder of class sub-folders needs no such file: see
-`folder`.
+`class_folders`.
 """
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -19,7 +18,8 @@ from service.model.bundle import Input
 from service.model.images import fit_array
 from training.data.assign import Assignment, Share, assign, check_classes, check_labels
 from training.data.catalogue import CATALOGUE, how_to_get
-from training.data.folder import FileFacts, FolderImages, Watch, read_folder
+from training.data.class_folders import read_folder
+from training.data.folder import FolderImages, Watch, unwatched
 from training.errors import DataError, RecipeError
 from training.recipe import Data
 
@@ -43,8 +43,27 @@ class LabelledImages:
 
     def take(self, indices: NDArray[np.int64]) -> "LabelledImages":
         """The images with these indices, in this order."""
-        images = self.images.select(indices) if isinstance(self.images, FolderImages) else self.images[indices]
-        return LabelledImages(images, self.labels[indices])
+        return LabelledImages(taken(self.images, indices), self.labels[indices])
+
+
+@dataclass(frozen=True)
+class UnlabelledImages:
+    """Images of which nobody has said what they show: enough for refusal rates, and for nothing about mistakes."""
+
+    images: Images | FolderImages
+    labels: None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def take(self, indices: NDArray[np.int64]) -> "UnlabelledImages":
+        """The images with these indices, in this order."""
+        return UnlabelledImages(taken(self.images, indices))
+
+
+def taken(images: Images | FolderImages, indices: NDArray[np.int64]) -> Images | FolderImages:
+    """The images with these indices; those of a folder are not decoded yet."""
+    return images.select(indices) if isinstance(images, FolderImages) else images[indices]
 
 
 @dataclass(frozen=True)
@@ -56,9 +75,12 @@ class Splits:
     calibration: LabelledImages
     test: LabelledImages
     label_names: tuple[str, ...]
-    fingerprint: str  # of the images and the assignment to splits: two runs with the same one saw the same data
+    # Of the images, their labels and their assignment to splits: two runs with the same one saw the same data.
+    fingerprint: str
     input: Input  # how an image is brought to the network's size, here and when it is served
     notes: tuple[str, ...] = ()
+    # The fingerprint of the same splits as earlier versions computed it, of the training images alone.
+    earlier: str | None = None
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -74,24 +96,47 @@ class _Published:
     test: LabelledImages | None
     label_names: tuple[str, ...]
     digest: "hashlib._Hash"
+    validation: LabelledImages | None = None  # only folders may have such a part
+    earlier_digest: "hashlib._Hash | None" = None
     notes: tuple[str, ...] = ()
 
 
-def unwatched(files: Iterable[FileFacts], _count: int) -> Iterable[FileFacts]:
-    """No progress bar."""
-    return files
-
-
-def splits_for(data: Data, root: Path, watch: Watch = unwatched) -> Splits:
+def splits_for(data: Data, root: Path, watch: Watch = unwatched, recorded: str | None = None) -> Splits:
     """The splits a recipe's `data` section asks for, of a named set under `root` or of its folder.
 
     `split_seed` belongs to the data, not to the training run: networks trained with different seeds share their
-    calibration images. `limit` keeps that many images of train and test, for quick trials.
+    calibration images. `limit` keeps that many images of train and test, for quick trials. `recorded` is the
+    fingerprint that a run or bundle has kept: where an earlier version made it, it is recognised and returned.
     """
-    published = _read_published(data, root, watch)
+    splits = _divided(_read_published(data, root, watch), data)
+    if recorded is None or recorded == splits.fingerprint:
+        return splits
+    if data.folder is not None:
+        # Earlier versions divided a folder in the order of its files' names.
+        by_name = _divided(_read_published(data, root, watch, by_name=True), data)
+        return replace(by_name, fingerprint=recorded) if recorded == by_name.earlier else splits
+    return replace(splits, fingerprint=recorded) if recorded == splits.earlier else splits
+
+
+def moved_to(data: Data, folder: Path | None) -> Data:
+    """The same data where its folder is now: None if it is where it was. Only the fingerprint tells whether it is."""
+    if folder is None:
+        if data.folder is not None and not Path(data.folder).is_dir():
+            raise DataError(f"the images are no longer at {data.folder}. If the folder moved, give --data NEW_FOLDER.")
+        return data
+    if data.folder is None:
+        raise DataError(
+            f"--data is for a run that was trained on a folder of images; '{data.dataset}' is a named set: point "
+            f"--data-root at the folder that holds {data.dataset}.npz."
+        )
+    return data.model_copy(update={"folder": str(folder.resolve())})
+
+
+def _divided(published: _Published, data: Data) -> Splits:
     test_share = _test_share(data, published)
     labels = published.train.labels
-    where = assign(data.dataset, labels, data.validation, data.calibration, test_share, data.split_seed)
+    held_out = data.validation if published.validation is None else 0
+    where = assign(data.dataset, labels, held_out, data.calibration, test_share, data.split_seed)
     test = published.test if where.test is None else published.train.take(where.test)
     assert test is not None  # a set without a test part has a test share
     train_indices = where.train
@@ -99,7 +144,7 @@ def splits_for(data: Data, root: Path, watch: Watch = unwatched) -> Splits:
         train_indices, test = train_indices[: data.limit], test.take(np.arange(min(data.limit, len(test))))
     parts = {
         "train": published.train.take(train_indices),
-        "validation": published.train.take(where.validation),
+        "validation": published.validation or published.train.take(where.validation),
         "calibration": published.train.take(where.calibration),
         "test": test,
     }
@@ -108,9 +153,12 @@ def splits_for(data: Data, root: Path, watch: Watch = unwatched) -> Splits:
     return Splits(
         **{name: _at_size(part, target) for name, part in parts.items()},
         label_names=published.label_names,
-        fingerprint=_fingerprint(published, where, data, test_share),
+        fingerprint=_fingerprint(published.digest, where, data, test_share),
         input=target,
         notes=published.notes + _advice(parts),
+        earlier=None
+        if published.earlier_digest is None
+        else _fingerprint(published.earlier_digest, where, data, test_share),
     )
 
 
@@ -123,16 +171,34 @@ def _advice(parts: dict[str, LabelledImages]) -> tuple[str, ...]:
     )
 
 
-def _read_published(data: Data, root: Path, watch: Watch) -> _Published:
+def _read_published(data: Data, root: Path, watch: Watch, by_name: bool = False) -> _Published:
     if data.folder is not None:
         assert data.size is not None  # the recipe's own check
-        read = read_folder(Path(data.folder), _input(data, None), watch)
-        test = None if read.test is None else LabelledImages(*read.test)
-        if test is not None and len(test) == 0:
-            raise DataError(f"the test part of {data.folder} holds no images. Add some, or remove the folder.")
-        return _Published(LabelledImages(*read.train), test, read.label_names, hashlib.sha256(read.digest), read.notes)
+        read = read_folder(Path(data.folder), _input(data, None), watch, by_name)
+        for part, images in (("test", read.test), ("validation", read.validation)):
+            if images is not None and not len(images[0]):
+                raise DataError(f"the {part} part of {data.folder} holds no images. Add some, or remove the folder.")
+        return _Published(
+            LabelledImages(*read.train),
+            None if read.test is None else LabelledImages(*read.test),
+            read.label_names,
+            hashlib.sha256(read.digest),
+            None if read.validation is None else LabelledImages(*read.validation),
+            hashlib.sha256(read.earlier_digest) if by_name and read.earlier_digest is not None else None,
+            read.notes,
+        )
     train, test, label_names = load_labelled(data.dataset, root)
-    return _Published(train, test, label_names, hashlib.sha256(np.ascontiguousarray(train.images).reshape(-1).data))
+    parts = [part for part in (train, test) if part is not None]
+    digest = hashlib.sha256(repr(label_names).encode())
+    for held in parts:
+        digest.update(repr(held.images.shape).encode())
+        digest.update(_bytes_of(held.images))
+        digest.update(_bytes_of(held.labels))
+    return _Published(train, test, label_names, digest, earlier_digest=hashlib.sha256(_bytes_of(train.images)))
+
+
+def _bytes_of(array: object) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _test_share(data: Data, published: _Published) -> Share | None:
@@ -143,8 +209,8 @@ def _test_share(data: Data, published: _Published) -> Share | None:
     return None
 
 
-def _fingerprint(published: _Published, where: Assignment, data: Data, test_share: Share | None) -> str:
-    digest = published.digest.copy()
+def _fingerprint(of_images: "hashlib._Hash", where: Assignment, data: Data, test_share: Share | None) -> str:
+    digest = of_images.copy()
     digest.update(np.ascontiguousarray(where.order).tobytes())
     digest.update(repr((data.validation, data.calibration, data.limit)).encode())
     if test_share is not None:

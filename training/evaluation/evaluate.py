@@ -19,7 +19,7 @@ from training.evaluation.measure import (
     digest_of_graphs,
     measure_network,
 )
-from training.evaluation.ood_sets import MeasuredSet, OodSet, load_sets
+from training.evaluation.ood_sets import MeasuredSet, OodSet, load_sets, refuse_own_images
 from training.evaluation.outputs import BundleOutputs
 from training.evaluation.progress import Progress, silent
 from training.evaluation.scores import NetworkScores
@@ -113,6 +113,7 @@ class Settings:
     runs: Mapping[Path, Path] = field(default_factory=dict)  # the training run of a bundle, if known
     preprocessed: bool = True  # also the scores that need the perturbed graph
     intervals: bool = False  # bootstrap intervals of every metric
+    data: Path | None = None  # where the folder of images that the runs were trained on is now
 
 
 def evaluate(
@@ -122,15 +123,25 @@ def evaluate(
     loaded: list[tuple[NetworkRole, Bundle]] = [("branch", load_bundle(folder)) for folder in bundles]
     loaded += [("baseline", load_bundle(folder)) for folder in baselines]
     placed = [
-        (role, bundle, in_distribution_of(bundle, settings.data_root, settings.runs.get(bundle.folder), settings.limit))
+        (
+            role,
+            bundle,
+            in_distribution_of(
+                bundle, settings.data_root, settings.runs.get(bundle.folder), settings.limit, settings.data
+            ),
+        )
         for role, bundle in loaded
     ]
     for role, bundle, in_distribution in placed:
         _check(role, bundle, in_distribution, settings)
-    sizes = {bundle.manifest.input.width for _, bundle, _ in placed}
-    if len(sizes) > 1:
-        raise DataError(f"the bundles have inputs of {sorted(sizes)} pixels. Evaluate each size by itself.")
-    ood_sets = load_sets(list(settings.ood), settings.data_root, sizes.pop(), settings.limit)
+    inputs = list(dict.fromkeys(bundle.manifest.input for _, bundle, _ in placed))
+    if len(inputs) > 1:
+        raise DataError(
+            f"the bundles take images in different ways: {'; '.join(map(str, inputs))}. Evaluate each kind by itself."
+        )
+    ood_sets = load_sets(list(settings.ood), settings.data_root, inputs[0], settings.limit)
+    for _, bundle, in_distribution in placed:
+        refuse_own_images(ood_sets, bundle, in_distribution)
     groups: dict[tuple[str, str], list[tuple[NetworkRole, Bundle, InDistribution]]] = {}
     for role, bundle, in_distribution in placed:
         groups.setdefault((in_distribution.dataset, in_distribution.network), []).append(

@@ -1,6 +1,7 @@
 """The images that a bundle was calibrated on and those to test it on, found from its provenance."""
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -9,9 +10,12 @@ import numpy as np
 
 from service.model.bundle import Bundle
 from training.bundles.made_by import recipe_of
-from training.data.splits import LabelledImages, Splits, splits_for
+from training.data.seen import Hashes, hashes_of
+from training.data.splits import LabelledImages, Splits, moved_to, splits_for
 from training.errors import DataError, RecipeError
 from training.recipe import Data, Recipe, load_recipe, parse_recipe
+
+FINGERPRINT = re.compile(r"fingerprint ([0-9a-f]{16})")
 
 
 @dataclass(frozen=True)
@@ -23,16 +27,20 @@ class InDistribution:
     fingerprint: str
     calibration: LabelledImages
     test: LabelledImages
+    trained_on: Hashes  # of its training images
     budget: float | None = None  # β of the training, if its run is known
 
 
 def in_distribution_of(
-    bundle: Bundle, data_root: Path, run: Path | None = None, limit: int | None = None
+    bundle: Bundle, data_root: Path, run: Path | None = None, limit: int | None = None, data: Path | None = None
 ) -> InDistribution:
-    """Finds the data by the bundle's recipe, or by the run it was exported from; other data is an error."""
+    """Finds the data by the bundle's recipe, or by the run it was exported from; other data is an error.
+
+    `data` is where the folder of images that the run was trained on is now.
+    """
     recipe = recipe_of_run(run) if run is not None else _recipe_of(bundle)
     try:
-        splits = _splits(recipe.data, data_root)
+        splits = _splits(moved_to(recipe.data, data), data_root, _recorded(bundle))
     except DataError as problem:
         if run is not None:
             raise
@@ -40,20 +48,21 @@ def in_distribution_of(
             f"{problem} If the training of {bundle.folder} changed fields of its recipe, give --run, the folder of "
             f"its training."
         ) from problem
-    known = bundle.manifest.provenance.data
-    if f"fingerprint {splits.fingerprint}" not in known:
+    if splits.fingerprint != _recorded(bundle):
         raise DataError(
-            f"{bundle.folder} was made from '{known}', but {recipe.data.dataset} under {data_root} has fingerprint "
-            f"{splits.fingerprint}: its calibration images might be among those it was trained on. Point "
-            f"--data-root at the data it saw, or give --run, the folder of its training, if that changed fields of "
-            f"the recipe."
+            f"{bundle.folder} was made from '{bundle.manifest.provenance.data}', but {recipe.data.dataset} under "
+            f"{data_root} has fingerprint {splits.fingerprint}: its calibration images might be among those it was "
+            f"trained on. Point --data-root at the data it saw, or give --run, the folder of its training, if that "
+            f"changed fields of the recipe."
         )
     return InDistribution(
         dataset=recipe.data.dataset,
         network=recipe.network.name,
-        fingerprint=splits.fingerprint,
+        # The earlier form where there is one, so that evaluations of bundles of all versions are combined.
+        fingerprint=splits.earlier or splits.fingerprint,
         calibration=_spread(splits.calibration, limit),
         test=_spread(splits.test, limit),
+        trained_on=hashes_of(splits.train.images, splits.input),
         budget=None if run is None else _budget_of(bundle, run, recipe),
     )
 
@@ -94,9 +103,15 @@ def _recipe_of(bundle: Bundle) -> Recipe:
         ) from problem
 
 
+def _recorded(bundle: Bundle) -> str | None:
+    """The fingerprint of the images that the bundle's network was trained on."""
+    found = FINGERPRINT.search(bundle.manifest.provenance.data)
+    return None if found is None else found[1]
+
+
 @cache
-def _splits(data: Data, root: Path) -> Splits:
-    return splits_for(data, root)
+def _splits(data: Data, root: Path, recorded: str | None) -> Splits:
+    return splits_for(data, root, recorded=recorded)
 
 
 def _spread(part: LabelledImages, limit: int | None) -> LabelledImages:

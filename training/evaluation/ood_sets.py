@@ -1,15 +1,21 @@
 """Out-of-distribution sets for an evaluation: each image is loaded and scored once, even if sets share it."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from service.model.bundle import Bundle, Input
 from training.data.catalogue import ALL_IMAGES, CATALOGUE
-from training.data.ood import NOISE, all_images_parts, load_ood
+from training.data.folder import FolderImages
+from training.data.ood import NOISE, all_images_parts, is_folder, load_ood, name_of
+from training.data.seen import TRAINED_ON, hashes_of, refuse_seen
+from training.data.splits import taken
 from training.errors import DataError
-from training.evaluation.in_distribution import spread_indices
+from training.evaluation.in_distribution import InDistribution, spread_indices
 from training.evaluation.outputs import ImageSet
-from training.graphs.image_views import ChosenImages
 
 TITLES = {
     "tinyimagenet_crop": "TinyImageNet (crop)",
@@ -81,21 +87,23 @@ class OodSet:
         )
 
 
-def load_sets(names: list[str], root: Path, size: int, limit: int | None = None) -> tuple[OodSet, ...]:
-    """The named sets; `all_images` is the union of its parts, which are scored once."""
+def load_sets(given: list[str], root: Path, target: Input, limit: int | None = None) -> tuple[OodSet, ...]:
+    """What --ood gives, names and folders; `all_images` is the union of its parts, which are scored once."""
+    names = [name_of(one, root) for one in given]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise DataError(f"--ood names {', '.join(repeated)} more than once.")
+        raise DataError(f"--ood gives {', '.join(repeated)} more than once. Folders need different names.")
     parts: dict[str, OodSet] = {}
 
-    def part(name: str) -> OodSet:
+    def part(one: str) -> OodSet:
+        name = name_of(one, root)
         if name not in parts:
-            parts[name] = _load(name, root, size, limit)
+            parts[name] = _load(one, name, root, target, limit)
         return parts[name]
 
     sets = []
-    for name in names:
-        members = [part(member) for member in (all_images_parts(root) if name == ALL else (name,))]
+    for one, name in zip(given, names, strict=True):
+        members = [part(member) for member in (all_images_parts(root) if one == ALL else (one,))]
         sets.append(
             OodSet(
                 name,
@@ -115,18 +123,31 @@ def present_or_stand_in(name: str, root: Path) -> str:
     return name
 
 
-def _load(name: str, root: Path, size: int, limit: int | None) -> OodSet:
-    if name not in CATALOGUE and not (root / f"{name}.npz").is_file():
+def refuse_own_images(sets: Iterable[OodSet], bundle: Bundle, in_distribution: InDistribution) -> None:
+    """Fails if an OOD image is one that the bundle was trained, calibrated or tested on."""
+    target = bundle.manifest.input
+    known = {
+        TRAINED_ON: in_distribution.trained_on,
+        "calibration images": hashes_of(in_distribution.calibration.images, target),
+        "test images": hashes_of(in_distribution.test.images, target),
+    }
+    photos = {images.name: images for one in sets for images in (*one.calibration, *one.test)}
+    for name, images in photos.items():
+        if name.split()[0] not in NOISE:
+            assert isinstance(images.images, np.ndarray | FolderImages)  # what `_load` makes
+            refuse_seen(f"--ood {name}", images.images, target, known)
+
+
+def _load(given: str, name: str, root: Path, target: Input, limit: int | None) -> OodSet:
+    if not is_folder(given, root) and given not in CATALOGUE and not (root / f"{given}.npz").is_file():
         present = sorted({path.stem for path in root.glob("*.npz")} | {*NOISE, ALL})
         raise DataError(
-            f"--ood {name}: no such set. Expected one of {', '.join(present)}, or import it first: "
-            f"confgate-train data import {name} FOLDER_OF_IMAGES."
+            f"--ood {given}: no such set or folder. Expected one of {', '.join(present)}, a folder of "
+            f"images, or import it first: confgate-train data import {given} FOLDER_OF_IMAGES."
         )
-    loaded = load_ood(name, root, size)
+    loaded = load_ood(given, root, target)
     calibration, test = (
-        ImageSet(
-            f"{name} {part}", images if limit is None else ChosenImages(images, spread_indices(len(images), limit))
-        )
+        ImageSet(f"{name} {part}", images if limit is None else taken(images, spread_indices(len(images), limit)))
         for part, images in (("calibration", loaded.calibration), ("test", loaded.test))
     )
     return OodSet(name, (calibration,), (test,), (name,))

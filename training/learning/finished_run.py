@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from training.data.splits import Splits, splits_for
+from training.data.splits import Splits, moved_to, splits_for
 from training.errors import ExportError, RecipeError
 from training.learning.optimiser import average_of
 from training.learning.pretrained import commands_of
@@ -30,8 +30,11 @@ class TrainedRun:
     branch_left_out: bool = False  # trained with a branch that is not in `network`
 
 
-def read_run(folder: Path, data_root: Path) -> TrainedRun:
-    """The run under `folder`. Fails if it is unfinished, or if `data_root` holds other data than it was trained on."""
+def read_run(folder: Path, data_root: Path, data: Path | None = None) -> TrainedRun:
+    """The run under `folder`. Fails if it is unfinished, or if `data_root` holds other data than it was trained on.
+
+    `data` is where the folder of images that it was trained on is now.
+    """
     record = folder / "run.json"
     if (folder / "bundle.json").is_file():
         raise RecipeError(
@@ -42,6 +45,7 @@ def read_run(folder: Path, data_root: Path) -> TrainedRun:
         raise RecipeError(f"{folder} holds no training run. Expected a folder written by 'confgate-train fit … --out'.")
     identity: dict[str, Any] = json.loads(record.read_text())
     recipe = parse_recipe(identity["recipe"])
+    recipe = recipe.model_copy(update={"data": moved_to(recipe.data, data)})
     state = torch.load(folder / "checkpoint.pt", map_location="cpu", weights_only=True)
     return TrainedRun(
         recipe=recipe,
@@ -92,11 +96,11 @@ def _trained_network(folder: Path, state: dict[str, Any], identity: dict[str, An
 
 
 def _same_splits(recipe: Recipe, identity: dict[str, Any], data_root: Path) -> Splits:
-    splits = splits_for(recipe.data, data_root)
     trained_on = identity["splits"]["fingerprint"]
+    splits = splits_for(recipe.data, data_root, recorded=trained_on)
     if splits.fingerprint != trained_on:
         raise RecipeError(
-            f"the data under {data_root} has fingerprint {splits.fingerprint}, the run was trained on {trained_on}: "
-            f"calibration images might have been trained on. Restore the data, or train again."
+            f"the data under {recipe.data.folder or data_root} has fingerprint {splits.fingerprint}, the run was "
+            f"trained on {trained_on}: calibration images might have been trained on. Restore the data, or train again."
         )
     return splits

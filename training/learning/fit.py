@@ -11,14 +11,17 @@ from typing import Any
 from rich.console import Console
 
 from service.model.command_line import CommandLine
-from training.data.splits import Splits, splits_for, unwatched
+from training.data.class_folders import has_test_part
+from training.data.folder import unwatched
+from training.data.splits import Splits, splits_for
 from training.learning.loop import Run
+from training.learning.run_folder import recorded_fingerprint
 from training.learning.runtime.execution import DeviceChoice, Execution, Precision, choose_execution, faster_precision
 from training.learning.runtime.progress import ProgressDisplay, watch_files
 from training.learning.runtime.ranks import Ranks, joined, local_rank
 from training.learning.runtime.scalars import Scalars
 from training.networks import check_network
-from training.recipe import Recipe, load_recipe
+from training.recipe import Recipe, data_fields, load_recipe
 
 # For a folder without a test part. Fractions suit sets of any size. Calibration gets the largest one, because every
 # threshold of the service is measured on it.
@@ -61,7 +64,7 @@ def fit(options: FitOptions, console: Console, before_training: BeforeTraining |
         if advice:
             console.print(advice, highlight=False)
         watch = partial(watch_files, console) if ranks.is_main else unwatched
-        splits = splits_for(recipe.data, options.data_root, watch)
+        splits = splits_for(recipe.data, options.data_root, watch, _recorded(options))
         if before_training is not None and ranks.is_main:
             note = before_training(recipe, len(splits.label_names), splits.input.width)
             if note is not None:
@@ -97,17 +100,36 @@ def _train(
         raise  # typer ends the command with 130, which shells report for Ctrl-C
 
 
+def _recorded(options: FitOptions) -> str | None:
+    """The fingerprint of the data that this run was begun with, or, of a folder, the run whose weights it starts from.
+
+    Earlier versions divided folders otherwise: the same images are divided as they were then.
+    """
+    own = recorded_fingerprint(options.out)
+    if own is None and options.folder is not None and options.init is not None:
+        return recorded_fingerprint(options.init.parent)
+    return own
+
+
 def _recipe_of(options: FitOptions) -> Recipe:
-    """The recipe. A folder, where one is given, replaces its data set; `--set` is applied last."""
+    """The recipe. A folder, where one is given, replaces its data set and nothing else; `--set` is applied last."""
     data: dict[str, Any] = {}
     if options.folder is not None:
-        folder = options.folder.resolve()
-        data = {"dataset": folder.name, "folder": str(folder), "resize": "fit_crop", **FOLDER_SHARES}
-        if any((folder / name).is_dir() for name in ("test", "val")) and (folder / "train").is_dir():
-            del data["test"]
+        data = _data_of_folder(options.folder.resolve(), data_fields(options.recipe))
     if options.size is not None:
         data["size"] = options.size
-    return load_recipe(options.recipe, list(options.changes), data, replace=options.folder is not None)
+    return load_recipe(options.recipe, list(options.changes), data)
+
+
+def _data_of_folder(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    """What a folder changes in a recipe's data: the images, and shares of them that were numbers for another set."""
+    data: dict[str, Any] = {"dataset": folder.name, "folder": str(folder)}
+    data["resize"] = fields.get("resize", "fit_crop")  # photos are not square
+    for part, share in FOLDER_SHARES.items():
+        data[part] = fields[part] if isinstance(fields.get(part), float) else share
+    if has_test_part(folder):
+        data["test"] = None
+    return data
 
 
 def next_command(options: FitOptions, recipe: Recipe) -> str:

@@ -58,7 +58,7 @@ class Run:
         network = fresh_network(recipe, splits, seed, self.mean, self.std)
         self.pretrained = load_pretrained(network, init) if init else None
         if recipe.optimiser.trains == "branch":
-            keep_classifier(network, self.pretrained, splits.fingerprint)
+            keep_classifier(network, self.pretrained, splits)
         self.learner = Learner(
             network,
             recipe,

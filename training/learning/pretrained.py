@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from training.data.splits import Splits
 from training.errors import RecipeError
 from training.networks import Classifier
 
@@ -110,7 +111,7 @@ def commands_of(identity: dict[str, Any], checkpoint: dict[str, Any]) -> tuple[s
     return (*earlier, f"confgate-train fit {name} --seed {seed}{start}{precision} --out RUN{len(earlier) + 1}")
 
 
-def keep_classifier(network: Classifier, pretrained: Pretrained | None, trained_on: str) -> None:
+def keep_classifier(network: Classifier, pretrained: Pretrained | None, splits: Splits) -> None:
     """Freezes the classifier, so that only the branch learns.
 
     Fails unless every weight of the classifier comes from a file. If that file is of a run, the run must be finished
@@ -133,11 +134,11 @@ def keep_classifier(network: Classifier, pretrained: Pretrained | None, trained_
             f"--init {pretrained.file} is of a run that is not finished, and its classifier would stay half trained. "
             f"Run the 'fit' command of that run again first."
         )
-    if origin is not None and origin.trained_on != trained_on:
+    if origin is not None and origin.trained_on not in (splits.fingerprint, splits.earlier):
         raise RecipeError(
             f"--init {pretrained.file} is of a run whose images were divided otherwise (fingerprint "
-            f"{origin.trained_on}, here {trained_on}): it may have learnt from calibration images of this one. Use "
-            f"the data and data.split_seed of that run."
+            f"{origin.trained_on}, here {splits.fingerprint}): it may have learnt from calibration images of this "
+            f"one. Use the data and data.split_seed of that run."
         )
     for part in (network.body, network.head):
         part.requires_grad_(False)

@@ -132,6 +132,13 @@ def writing(file: Path) -> Iterator[None]:
         ) from problem
 
 
+def recorded_fingerprint(run: Path) -> str | None:
+    """The fingerprint of the data that a run was begun with; None if there is no run, or nothing that can be read."""
+    record = run / "run.json"
+    found = _parsed(record.read_text()) if record.is_file() else None
+    return None if found is None else found.get("splits", {}).get("fingerprint")
+
+
 def _lines(record: dict[str, Any]) -> bytes:
     return (json.dumps(record, indent=1) + "\n").encode()
 
@@ -148,7 +155,10 @@ def _parsed(text: str) -> dict[str, Any] | None:
 def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """How two runs differ. Recipe fields that are newer than the old run count with their defaults."""
     old_recipe, new_recipe = (_flat(parse_recipe(run["recipe"]).model_dump(mode="json")) for run in (old, new))
-    old_recipe["data.folder"] = new_recipe["data.folder"] = ""  # it may move: the fingerprint identifies its images
+    if old_recipe["data.folder"] and new_recipe["data.folder"]:
+        # It may be moved and renamed, and the data set is called like it: the fingerprint identifies its images.
+        for field in ("data.folder", "data.dataset"):
+            old_recipe[field] = new_recipe[field]
     found = [
         f"{field} is {new_recipe.get(field)!r}, it was {old_recipe.get(field)!r}"
         for field in sorted(old_recipe.keys() | new_recipe.keys())

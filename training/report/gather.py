@@ -20,7 +20,7 @@ from training.calibration.pair_policies import Pair, PairScores
 from training.calibration.recommend import Recommendation, best_score
 from training.errors import DataError
 from training.evaluation.in_distribution import in_distribution_of
-from training.evaluation.ood_sets import OodSet, load_sets
+from training.evaluation.ood_sets import OodSet, load_sets, refuse_own_images
 from training.evaluation.outputs import BundleOutputs, ImageSet
 from training.evaluation.progress import Progress, silent
 from training.evaluation.scores import NetworkScores
@@ -106,17 +106,19 @@ def gather(
     limit: int | None = None,
     device: Device = "auto",
     run: Path | None = None,
+    data: Path | None = None,
     preprocessed: bool = True,
     progress: Progress = silent,
 ) -> ReportData:
     """Scores all test and calibration images of a bundle, or reads the scores that an earlier run kept in `out`."""
     bundle = load_bundle(folder)
-    in_distribution = in_distribution_of(bundle, data_root, run, limit)
+    in_distribution = in_distribution_of(bundle, data_root, run, limit, data)
     if in_distribution.dataset in ood:
         raise DataError(
             f"--ood {in_distribution.dataset}: {folder} was trained on it, so its images are in-distribution."
         )
-    sets = load_sets(ood, data_root, bundle.manifest.input.width, limit)
+    sets = load_sets(ood, data_root, bundle.manifest.input, limit)
+    refuse_own_images(sets, bundle, in_distribution)
     parts = {images.name: images for one in sets for images in one.test}  # all_images shares its parts with others
     held = {images.name: images for one in sets for images in one.calibration}
     scores = NetworkScores(BundleOutputs(bundle, out / "scores", device, progress), preprocessed)

@@ -84,8 +84,16 @@ def photos(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def others(tmp_path_factory) -> Path:
+    """Photos to test on."""
+    folder = tmp_path_factory.mktemp("others")
+    write_photos(folder, seed=1)
+    return folder
+
+
 @pytest.mark.parametrize(("layout", "ends_in_softmax"), [("nchw", False), ("nhwc", True)])
-def test_imported_model_answers_as_the_original(tmp_path, photos, layout, ends_in_softmax):
+def test_imported_model_answers_as_the_original(tmp_path, photos, others, layout, ends_in_softmax):
     """The bundle's softmax is the foreign model's, whatever its layout, with or without a softmax or names of nodes."""
     write_model(tmp_path / "model.onnx", layout, ends_in_softmax)
     if layout == "nhwc":
@@ -93,7 +101,7 @@ def test_imported_model_answers_as_the_original(tmp_path, photos, layout, ends_i
     target = tmp_path / "models" / "brightness" / "3"
     done = run_import(
         *(str(tmp_path / "model.onnx"), "--labels", ",".join(LABELS), "--calibration", str(photos)),
-        *("--test", str(photos), "--out", str(target), "--layout", layout),
+        *("--test", str(others), "--out", str(target), "--layout", layout),
         *("--mean", "0.5", "0.5", "0.5", "--std", "0.25", "0.25", "0.25"),
     )
     assert done.returncode == 0, done.stderr
@@ -114,7 +122,7 @@ def test_imported_model_answers_as_the_original(tmp_path, photos, layout, ends_i
 
 
 def test_refusals_name_what_is_wrong(tmp_path, photos):
-    """No model, too many labels, no class folder, a graph of our own: each is refused in one sentence."""
+    """No model, too many labels, a folder that is no label, a graph of our own: each is refused in one sentence."""
     write_model(tmp_path / "model.onnx")
     (tmp_path / "text.onnx").write_text("not a model")
     ours = onnx.load(tmp_path / "model.onnx")
@@ -124,8 +132,11 @@ def test_refusals_name_what_is_wrong(tmp_path, photos):
     cases = (
         ((str(tmp_path / "text.onnx"), "--labels", "a,b,c", *common), "not a readable ONNX model"),
         ((str(tmp_path / "model.onnx"), "--labels", "dark,bright", *common), "expected [N,2] for 2 labels"),
-        ((str(tmp_path / "model.onnx"), "--labels", "dark,bright,blue", *common), "no sub-folder for blue"),
         ((str(tmp_path / "ours.onnx"), "--labels", "dark,bright,red", *common), "already has a tensor 'pixel_scale'"),
+        (
+            (str(tmp_path / "model.onnx"), "--labels", "dark,bright,redder", *common),
+            "are no label: 'red' (did",
+        ),
     )
     for arguments, sentence in cases:
         done = run_import(*arguments)

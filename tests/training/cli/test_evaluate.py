@@ -12,6 +12,7 @@ from service.model.bundle import load_bundle
 from service.model.scores import score_images
 from tests.training.command_line import confgate_train
 from tests.training.conftest import LIMIT
+from tests.training.paper_data import TARGET
 from training.calibration.epsilon import EPSILONS
 from training.data.ood import load_ood
 from training.errors import DataError
@@ -62,8 +63,8 @@ def test_figures_equal_those_computed_from_the_graph(evaluated, reproduced):
     found = records(evaluated[0] / "evaluation.csv")
     parts = ("tinyimagenet_crop", "tinyimagenet_resize", "lsun_bedroom_crop", "lsun_bedroom_resize", "places_resize")
     outside = {
-        "uniform": limited(load_ood("uniform", reproduced.data, SIZE).test),
-        "all_images": np.concatenate([limited(load_ood(p, reproduced.data, SIZE).test) for p in parts]),
+        "uniform": limited(load_ood("uniform", reproduced.data, TARGET).test),
+        "all_images": np.concatenate([limited(load_ood(p, reproduced.data, TARGET).test) for p in parts]),
     }
     for recipe, method, score, name in (
         (BRANCH, "confidence", "confidence", "uniform"),
@@ -81,7 +82,7 @@ def test_figures_equal_those_computed_from_the_graph(evaluated, reproduced):
 def test_epsilon_is_the_best_one_on_calibration_images(evaluated, reproduced):
     """ODIN's and the confidence's ε on uniform noise have the least detection error of the grid on held-out images."""
     found = records(evaluated[0] / "evaluation.csv")
-    noise = limited(load_ood("uniform", reproduced.data, SIZE).calibration)
+    noise = limited(load_ood("uniform", reproduced.data, TARGET).calibration)
     for recipe, method in ((BASELINE, "odin"), (BRANCH, "confidence_preprocessed")):
         bundle = load_bundle(reproduced.bundle(recipe))
         own = limited(in_distribution_of(bundle, reproduced.data, reproduced.run(recipe)).calibration.images)
@@ -125,7 +126,7 @@ def test_intervals_are_those_of_resampled_scores(earlier, reproduced):
     """JSON and CSV have the bootstrap interval of the graph's own scores, and the table shows it behind the value."""
     bundle = load_bundle(reproduced.bundle(BRANCH))
     test = limited(in_distribution_of(bundle, reproduced.data, reproduced.run(BRANCH)).test.images)
-    noise = limited(load_ood("uniform", reproduced.data, SIZE).test)
+    noise = limited(load_ood("uniform", reproduced.data, TARGET).test)
     inside, outside = (np.sort(scores_of(bundle, images, "energy")) for images in (test, noise))
     found = records(earlier.parent / "evaluation.csv")["uniform", "branch_energy"]
     for name, metric in (("auroc", auroc), ("fpr_at_95_tpr", fpr_at_tpr)):
@@ -140,7 +141,7 @@ def test_nothing_is_tuned_on_test_images(reproduced, tmp_path):
     """Other test images, in-distribution and OOD, leave every ε and both calibrated thresholds as they were."""
     bundle = load_bundle(reproduced.bundle(BRANCH))
     inside = in_distribution_of(bundle, reproduced.data, reproduced.run(BRANCH), LIMIT)
-    (outside,) = load_sets(["gaussian"], reproduced.data, SIZE, LIMIT)
+    (outside,) = load_sets(["gaussian"], reproduced.data, TARGET, LIMIT)
     noise = np.random.default_rng(0).integers(0, 256, (30, SIZE, SIZE, 3), dtype=np.uint8)
     other = replace(inside, test=inside.test.take(np.arange(5)))
     scores = NetworkScores(BundleOutputs(bundle, tmp_path, "cpu"))
@@ -211,7 +212,7 @@ def test_bundles_in_the_wrong_place_and_missing_sets_are_refused(reproduced, tmp
         ([branch, branch], [baseline], settings("uniform"), "2 bundles with a branch and 1 baselines"),
         ([branch], [], settings("cifar10"), "was trained on it"),
         ([branch], [], settings("isun"), "data set 'isun' is not at .*To get it: fetch iSUN.tar.gz"),
-        ([branch], [], settings("my_photos"), "--ood my_photos: no such set. Expected one of .*all_images"),
+        ([branch], [], settings("my_photos"), "--ood my_photos: no such set or folder. Expected one of .*all_images"),
         ([branch], [], settings("uniform", "uniform"), "uniform more than once"),
         ([branch], [], replace(settings("uniform"), runs={branch: other_run}), "has fingerprint .*give --run"),
     ):

@@ -12,7 +12,7 @@ import pytest
 from service.model.bundle import Input
 from tests.conftest import Service, make_bundle, solid
 from tests.training.command_line import confgate_train, write_set
-from training.data.folder import read_folder
+from training.data.class_folders import read_folder
 from training.data.importers.captured import folder_name, import_captured
 from training.data.splits import load_labelled, read_arrays, splits_for
 from training.errors import DataError

@@ -1,5 +1,6 @@
 """Your own images: a folder of class sub-folders."""
 
+import hashlib
 import shutil
 
 import numpy as np
@@ -8,6 +9,7 @@ from PIL import Image
 
 from service.model.images import decode
 from tests.training.command_line import write_folder
+from training.data.assign import balanced_order
 from training.data.splits import splits_for
 from training.errors import DataError
 from training.recipe import Data
@@ -15,9 +17,11 @@ from training.recipe import Data
 SHARES = {"validation": 0.1, "calibration": 0.2, "test": 0.2}
 
 
-def read(folder, **changes):
+def read(folder, recorded=None, **changes):
     fields = {"dataset": folder.name, "folder": str(folder), "size": 16, "resize": "fit_crop"} | SHARES | changes
-    return splits_for(Data(**{key: value for key, value in fields.items() if value is not None}), folder)
+    return splits_for(
+        Data(**{key: value for key, value in fields.items() if value is not None}), folder, recorded=recorded
+    )
 
 
 def files_of(part):
@@ -55,14 +59,56 @@ def test_channel_statistics_are_those_of_all_training_pixels(tmp_path):
     assert np.allclose(mean, (train[:] / 255).mean(axis=(0, 1, 2)), atol=1e-6)
 
 
-def test_the_fingerprint_follows_the_files_not_their_place(tmp_path):
-    """A moved folder is the same data; a changed file is not."""
+def test_the_fingerprint_follows_content_and_labels_not_names(tmp_path):
+    """A moved folder and renamed files are the same data, divided alike; a changed file and another label are not."""
     folder = write_folder(tmp_path / "photos")
-    first = read(folder).fingerprint
+    first = read(folder)
     moved = shutil.move(folder, tmp_path / "elsewhere")
-    assert read(moved, dataset="photos").fingerprint == first
-    shutil.copy(moved / "red" / "2.png", moved / "red" / "4.png")
-    assert read(moved, dataset="photos").fingerprint != first
+    for number, path in enumerate(sorted(moved.rglob("*.png"), reverse=True)):
+        path.rename(path.with_name(f"{number} renamed.png"))
+    again = read(moved, dataset="photos")
+    assert again.fingerprint == first.fingerprint
+    assert np.array_equal(again.calibration.images.hashes, first.calibration.images.hashes)
+    relabelled = shutil.copytree(moved, tmp_path / "relabelled")
+    path = next((relabelled / "red").glob("*.jpg"))
+    path.rename(relabelled / "blue" / "one more.jpg")
+    assert read(relabelled, dataset="photos").fingerprint != first.fingerprint
+    shutil.copy(moved / "red" / "3.jpg", moved / "red" / "5.jpg")
+    assert read(moved, dataset="photos").fingerprint != first.fingerprint
+
+
+def test_a_folder_that_an_earlier_version_divided_is_divided_alike(tmp_path):
+    """A fingerprint of the order of names is recognised, and the images are divided as they were then."""
+    folder = write_folder(tmp_path / "photos")
+    files = [path for name in ("blue", "green", "red") for path in sorted((folder / name).iterdir())]
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(hashlib.sha256(path.read_bytes()).digest() + path.parent.name.encode() + b"l")
+    labels = np.repeat(np.arange(3), 20)
+    order = balanced_order(labels, 0)
+    recorded = hashlib.sha256(digest.digest() + order.tobytes() + repr((0.1, 0.2, None)).encode() + repr(0.2).encode())
+    earlier = recorded.hexdigest()[:16]
+    splits = read(folder, recorded=earlier)
+    assert splits.fingerprint == earlier != read(folder).fingerprint
+    assert splits.calibration.images.paths == tuple(files[i] for i in order[6:18])
+    assert read(folder, recorded="0123456789abcdef").fingerprint == read(folder).fingerprint
+
+
+def test_splits_of_their_own_are_parts_and_never_classes(tmp_path):
+    """train/, Validation/ and test/ are the parts of the same classes; without train/ they are nothing to train on."""
+    root = tmp_path / "photos"
+    for part, each in (("train", 20), ("Validation", 3), ("test", 4)):
+        write_folder(root / part, each)
+    splits = read(root, test=None, validation=1)
+    assert splits.label_names == ("blue", "green", "red")
+    for part, place in (("test", "test"), ("validation", "Validation"), ("train", "train"), ("calibration", "train")):
+        images = getattr(splits, part)
+        assert {path.parent.parent.name for path in images.images.paths} == {place}
+        assert [splits.label_names[k] for k in images.labels] == [path.parent.name for path in images.images.paths]
+    assert splits.sizes["test"] == 12
+    assert splits.sizes["validation"] + splits.sizes["train"] + splits.sizes["calibration"] > 60
+    with pytest.raises(DataError, match="has the split folders"):
+        read(shutil.move(root / "train", tmp_path / "train").parent / "photos", test=None)
 
 
 def test_a_test_folder_of_its_own_is_the_test_split(tmp_path):

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
+from service.model.bundle import Input
+from service.model.images import fit_array
 from training.data.ood import all_images_parts, load_ood, noise
 from training.errors import DataError
+
+TARGET = Input(width=4, height=4, resize="stretch", interpolation="bicubic")
 
 
 def write_photos(root, name, images=40, kind=0):
@@ -50,8 +54,8 @@ def test_crop_and_resize_share_their_calibration_photos(tmp_path):
     """No photo that calibrates in one form is tested in the other, and together the parts are the whole set."""
     write_photos(tmp_path, "tinyimagenet_crop", kind=1)
     write_photos(tmp_path, "tinyimagenet_resize", kind=2)
-    crop = load_ood("tinyimagenet_crop", tmp_path, calibration=10)
-    resize = load_ood("tinyimagenet_resize", tmp_path, calibration=10)
+    crop = load_ood("tinyimagenet_crop", tmp_path, TARGET, 10)
+    resize = load_ood("tinyimagenet_resize", tmp_path, TARGET, 10)
     assert photos_of(crop.calibration) == photos_of(resize.calibration)
     assert len(crop.calibration) == 10
     assert photos_of(crop.calibration) | photos_of(crop.test) == set(range(40))
@@ -63,7 +67,7 @@ def test_pairs_of_different_length_are_refused(tmp_path):
     write_photos(tmp_path, "tinyimagenet_crop", images=30)
     write_photos(tmp_path, "tinyimagenet_resize")
     with pytest.raises(DataError, match="'tinyimagenet_crop' has 30 images and 'tinyimagenet_resize' 40"):
-        load_ood("tinyimagenet_crop", tmp_path, calibration=10)
+        load_ood("tinyimagenet_crop", tmp_path, TARGET, 10)
 
 
 def test_all_images_takes_stand_ins(tmp_path):
@@ -71,7 +75,7 @@ def test_all_images_takes_stand_ins(tmp_path):
     for name in ("tinyimagenet_crop", "tinyimagenet_resize", "lsun_bedroom_crop", "lsun_bedroom_resize", "isun"):
         write_photos(tmp_path, name)
     write_photos(tmp_path, "places_resize")
-    together = load_ood("all_images", tmp_path, calibration=10)
+    together = load_ood("all_images", tmp_path, TARGET, 10)
     assert all_images_parts(tmp_path) == (
         *("tinyimagenet_crop", "tinyimagenet_resize", "lsun_bedroom_crop", "lsun_bedroom_resize", "isun"),
     )
@@ -81,8 +85,24 @@ def test_all_images_takes_stand_ins(tmp_path):
         all_images_parts(tmp_path)
 
 
-def test_too_small_a_set_is_refused(tmp_path):
-    """A set that calibration would use up is no test."""
-    write_photos(tmp_path, "places_resize")
-    with pytest.raises(DataError, match="40 images, too few for 1000 calibration"):
-        load_ood("places_resize", tmp_path)
+def test_parts_of_other_sizes_are_brought_to_the_bundles(tmp_path):
+    """Where parts of All Images differ in size, each is scaled by the rule that scales images when it is served."""
+    for name in ("tinyimagenet_crop", "tinyimagenet_resize", "lsun_crop", "lsun_resize"):
+        write_photos(tmp_path, name)
+    large = np.random.default_rng(0).integers(0, 256, (40, 9, 6, 3), dtype=np.uint8)
+    np.savez(tmp_path / "isun.npz", x=large)
+    rule = Input(width=4, height=4, resize="fit_crop", interpolation="bilinear", crop_fraction=0.8)
+    together = load_ood("all_images", tmp_path, rule, 10)
+    alone = load_ood("isun", tmp_path, rule, 10)
+    assert np.array_equal(together.test[-30:], [fit_array(image, rule) for image in alone.test])
+
+
+def test_half_of_a_small_set_is_for_calibration(tmp_path):
+    """At most 1,000 images of a set set thresholds, and at most half of it; a set of fewer than 20 is refused."""
+    write_photos(tmp_path, "mine", images=41)
+    halves = load_ood("mine", tmp_path, TARGET)
+    assert (len(halves.calibration), len(halves.test)) == (20, 21)
+    assert photos_of(halves.calibration).isdisjoint(photos_of(halves.test))
+    write_photos(tmp_path, "mine", images=19)
+    with pytest.raises(DataError, match=r"'mine' has 19 different images, too few .* at least 20"):
+        load_ood("mine", tmp_path, TARGET)

@@ -1,5 +1,7 @@
 """Named sets and their four splits."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -51,7 +53,7 @@ def test_the_split_is_a_shuffle_by_its_seed(tmp_path):
 
 
 def test_the_fingerprint_tells_data_and_division_apart(tmp_path):
-    """Equal data and division give equal fingerprints; another seed, size, limit or pixel another one."""
+    """Equal data and division give equal fingerprints; another seed, size, limit, pixel, label or test part another."""
     root = write_set(tmp_path)
     first = load_splits("colours", root, 20, 30, seed=0).fingerprint
     assert load_splits("colours", root, 20, 30, seed=0).fingerprint == first
@@ -64,7 +66,24 @@ def test_the_fingerprint_tells_data_and_division_apart(tmp_path):
     images[0, 0, 0, 0] ^= 1
     rewrite(root, x_train=images)
     others.append(load_splits("colours", root, 20, 30, seed=0).fingerprint)
-    assert len({first, *others}) == 5
+    rewrite(root, y_train=(np.arange(150) + 1) % 3)
+    others.append(load_splits("colours", root, 20, 30, seed=0).fingerprint)
+    rewrite(root, x_test=np.load(root / "colours.npz")["x_test"] ^ 1)
+    others.append(load_splits("colours", root, 20, 30, seed=0).fingerprint)
+    assert len({first, *others}) == 7
+
+
+def test_a_fingerprint_of_an_earlier_version_is_recognised(tmp_path):
+    """It was of the training images alone: a run that recorded it is given its splits, and no other run is."""
+    root = write_set(tmp_path)
+    images = np.load(root / "colours.npz")["x_train"]
+    order = np.random.default_rng(0).permutation(150)
+    digest = hashlib.sha256(images.tobytes() + order.tobytes() + repr((20, 30, None)).encode())
+    earlier = digest.hexdigest()[:16]
+    data = Data(dataset="colours", validation=20, calibration=30)
+    assert splits_for(data, root, recorded=earlier).fingerprint == earlier
+    assert splits_for(data, root).fingerprint != earlier
+    assert splits_for(data, root, recorded="0123456789abcdef").fingerprint == splits_for(data, root).fingerprint
 
 
 def test_a_set_without_a_test_part_is_cut_whole_and_keeps_its_proportions(tmp_path):

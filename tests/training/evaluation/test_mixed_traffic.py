@@ -12,6 +12,7 @@ from service.model.bundle import load_bundle
 from service.model.scores import sigmoid
 from tests.training.conftest import LIMIT
 from tests.training.earlier_evaluations import seeds_of, written
+from tests.training.paper_data import TARGET
 from training.data.ood import load_ood
 from training.evaluation.combine import combine, read_evaluation
 from training.evaluation.in_distribution import in_distribution_of, spread_indices
@@ -46,7 +47,7 @@ def test_augrc_of_scores_and_pair_is_that_of_the_reference(earlier, reproduced):
     """Single scores and the pair on uniform noise, from what the forward graph says of the same images."""
     bundle = load_bundle(reproduced.bundle(BRANCH))
     own = in_distribution_of(bundle, reproduced.data, reproduced.run(BRANCH), LIMIT)
-    noise = load_ood("uniform", reproduced.data, 12).test
+    noise = load_ood("uniform", reproduced.data, TARGET).test
     noise = noise[spread_indices(len(noise), LIMIT)]
     graph = open_graph(bundle.graph_path("forward"))
     test, calibration, foreign = (

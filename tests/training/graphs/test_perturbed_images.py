@@ -15,6 +15,7 @@ from service.errors import BundleError
 from service.model.bundle import Bundle, HashedFile, load_bundle, write_bundle
 from service.model.session import open_session
 from tests.training.conftest import LIMIT
+from tests.training.paper_data import TARGET
 from training.calibration.epsilon import EPSILONS
 from training.evaluation import outputs as outputs_module
 from training.evaluation.in_distribution import in_distribution_of
@@ -132,7 +133,7 @@ def test_an_evaluation_finds_no_direction_twice(reproduced, tmp_path, watched, m
         "branch",
         NetworkScores(BundleOutputs(bundle, tmp_path, "cpu")),
         in_distribution_of(bundle, reproduced.data, reproduced.run(BRANCH), LIMIT),
-        load_sets(["tinyimagenet_crop", "all_images"], reproduced.data, SIZE, LIMIT),
+        load_sets(["tinyimagenet_crop", "all_images"], reproduced.data, TARGET, LIMIT),
         "per-set",
     )
     finding, answering = watched

@@ -26,6 +26,7 @@ from service.model.images import decode
 from training.data.folder import MAX_PIXELS
 from training.data.importers.images import stretched
 from training.data.importers.named_sets import save_arrays
+from training.data.labelled_folder import folder_name
 from training.data.splits import Images, load_labelled, read_arrays
 from training.errors import DataError
 
@@ -107,11 +108,6 @@ def import_captured(source: Path, root: Path, size: int | None = None, add_to: s
     return Imported(
         folder, tuple(files), len(new), counts["to_review"], counts["reviewed"], counts["outside"], tuple(skipped)
     )
-
-
-def folder_name(label: str) -> str:
-    """A class as a folder: `T-shirt/top` cannot be one."""
-    return re.sub(r'[\\/:*?"<>|\x00-\x1f]', "_", label).lstrip(".").strip() or "_"
 
 
 def _read_captures(source: Path) -> tuple[dict[str, tuple[Path, Record]], list[str]]:

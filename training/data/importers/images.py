@@ -12,7 +12,9 @@ from service.errors import InvalidImage, TooLarge
 from service.model.bundle import Input
 from service.model.images import decode
 from training.data.catalogue import CATALOGUE
-from training.data.folder import MAX_PIXELS, SUFFIXES, image_files, read_folder, sub_folders
+from training.data.class_folders import read_folder
+from training.data.files import KINDS, SUFFIXES, find_images, named, shown, sub_folders
+from training.data.folder import MAX_PIXELS, unwatched
 from training.data.splits import Arrays, Images
 from training.errors import DataError
 
@@ -25,26 +27,40 @@ def import_images(name: str, source: Path, size: int) -> Arrays:
     all others are scaled.
     """
     known = CATALOGUE.get(name)
+    if source.is_dir():
+        _refuse_gaps(source)
     if known is None and source.is_dir() and len(sub_folders(source)) > 1:
         return _labelled(source, size)
     entries = sorted(_from_archive(source) if source.is_file() else _from_folder(source), key=lambda entry: entry[0])
     if not entries:
-        raise DataError(f"{source} holds no images ({', '.join(sorted(SUFFIXES))}).")
+        raise DataError(f"{source} holds no images ({KINDS}).")
     cut = name.endswith("_crop")
     return {"x": np.stack([_decoded(path, content, size, cut) for path, content in entries])}
 
 
 def _labelled(source: Path, size: int) -> Arrays:
-    read = read_folder(source, stretched(size, size), lambda files, _count: files)
-    parts = {"": read.train} if read.test is None else {"_train": read.train, "_test": read.test}
+    read = read_folder(source, stretched(size, size), unwatched)
+    # A stored set has no validation part, because a recipe divides its training part.
+    train = [read.train] if read.validation is None else [read.train, read.validation]
+    parts = {"": train} if read.test is None else {"_train": train, "_test": [read.test]}
     arrays: Arrays = {"label_names": np.asarray(read.label_names)}
-    for suffix, (images, labels) in parts.items():
-        arrays |= {f"x{suffix}": images[:], f"y{suffix}": labels}
+    for suffix, members in parts.items():
+        arrays[f"x{suffix}"] = np.concatenate([images[:] for images, _ in members])
+        arrays[f"y{suffix}"] = np.concatenate([labels for _, labels in members])
     return arrays
 
 
+def _refuse_gaps(source: Path) -> None:
+    """Images of a set are known by their number: none may be left out without a word."""
+    found = find_images(source)
+    broken = [f"{shown(file.path)}: {file.problem}" for file in found.files if file.problem]
+    broken += [f"{shown(path)}: holds no image" for path in found.not_images]
+    if broken:
+        raise DataError(f"{len(broken)} files cannot be used: {named(broken)}. Repair or remove them.")
+
+
 def _from_folder(source: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
-    for path in image_files(source):
+    for path in (file.path for file in find_images(source).files):
         yield PurePosixPath(path.relative_to(source).as_posix()), path.read_bytes()
 
 
