@@ -1,28 +1,21 @@
 """`confgate-train import-onnx`: any ONNX image classifier becomes a bundle."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
-from google.protobuf.message import DecodeError
-from onnx import version_converter
 
 from service.errors import RequestError
 from service.model.bundle import Bundle, Input, Provenance
 from service.model.images import Pixels, decode
-from service.model.session import RUNTIME_ERRORS
 from training.bundles.bank import with_bank
 from training.bundles.card import write_card
 from training.bundles.write import Graphs, assemble_bundle, check_new
 from training.calibration.calibrate import Evidence, calibrate_graphs
 from training.data.splits import LabelledImages
-from training.errors import DataError, ExportError
-from training.graphs.gradient import GradientError
-from training.graphs.image_input import OPSET, Layout, image_size, with_image_input
-from training.graphs.perturbed import perturbed_graph
-from training.graphs.run import open_graph, run_graph
+from training.errors import DataError
+from training.graphs.foreign.classifier import Reading, read_classifier
+from training.graphs.foreign.odin import odin_graph
 
 MAX_PIXELS = 200_000_000  # the user's own files; the service has a lower limit for files of strangers
 
@@ -42,16 +35,14 @@ def import_onnx(
     labels: tuple[str, ...],
     calibration: Path,
     test: Path | None,
-    mean: Sequence[float],
-    std: Sequence[float],
-    layout: Layout,
+    reading: Reading,
     resize: Input | None = None,
 ) -> Imported:
     """Reads the graph, finds its logits, calibrates on a folder of labelled images, and writes the bundle."""
     check_new(target)
     notes: list[str] = []
-    graph = _read_classifier(model, len(labels), notes)
-    height, width = image_size(graph, layout)
+    classifier = read_classifier(model, len(labels), reading, notes)
+    height, width = classifier.height, classifier.width
     rule = resize or Input(width=width, height=height, resize="stretch", interpolation="bilinear")
     shape = rule.model_copy(update={"width": width, "height": height})
     evidence = Evidence(
@@ -59,17 +50,11 @@ def import_onnx(
         read_image_folder(calibration, labels, shape),
         None if test is None else read_image_folder(test, labels, shape),
     )
-    plain = with_image_input(graph, mean, std, layout)
-    _check_batches(plain, evidence.calibration.images[:3], len(labels))
-    banked = with_bank(plain, shape, evidence)
+    banked = with_bank(classifier.forward, shape, evidence)
     forward, evidence = banked.forward, banked.evidence
     if banked.note is not None:
         notes.append(banked.note)
-    try:
-        perturbed = perturbed_graph(forward)
-    except GradientError as problem:
-        perturbed = None
-        notes.append(f"no ODIN graph: {problem}")
+    perturbed = odin_graph(forward, evidence.calibration.images[:1], notes)
     provenance = Provenance(
         git_sha="not trained here",
         recipe=f"import-onnx {model.name}",
@@ -92,9 +77,8 @@ def import_onnx(
             manifest,
             evidence.name,
             f"An ONNX classifier imported from `{model.name}`.",
-            f"`confgate-train import-onnx {model.name} --layout {layout} "
-            f"--out models/{manifest.name}/{manifest.version}`, {manifest.provenance.data}; "
-            f"mean {list(mean)}, std {list(std)}.",
+            f"`confgate-train import-onnx {model.name} --out models/{manifest.name}/{manifest.version}`, "
+            f"{manifest.provenance.data}; {reading.described()}.",
             made.epsilon_how,
         ),
     )
@@ -124,64 +108,3 @@ def decode_file(path: Path, shape: Input) -> Pixels:
         return decode(path.read_bytes(), shape, MAX_PIXELS)
     except RequestError as problem:
         raise DataError(f"{path} cannot be read: {problem.detail}. Repair or remove it.") from problem
-
-
-def _read_classifier(path: Path, classes: int, notes: list[str]) -> onnx.ModelProto:
-    """The graph at opset 18 with a dynamic batch size and one output, `logits`."""
-    try:
-        model = onnx.load(path)
-        onnx.checker.check_model(model)
-    except (OSError, DecodeError, onnx.checker.ValidationError) as problem:
-        raise ExportError(f"{path} is not a readable ONNX model ({problem}).") from problem
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
-    if opset != OPSET:
-        try:
-            model = version_converter.convert_version(model, OPSET)
-        except RuntimeError as problem:
-            raise ExportError(
-                f"{path} is at opset {opset} and cannot be converted to {OPSET} ({problem}). Export it at {OPSET}."
-            ) from problem
-        notes.append(f"converted from opset {opset} to {OPSET}")
-    graph = model.graph
-    weights = {initializer.name for initializer in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in weights]  # old exporters list weights as inputs
-    del graph.input[:]
-    graph.input.extend(inputs)
-    _name_logits(graph, classes, notes)
-    for value in (*graph.input, *graph.output):
-        value.type.tensor_type.shape.dim[0].dim_param = "N"
-    del graph.value_info[:]  # shapes inferred for the old batch size
-    return model
-
-
-def _name_logits(graph: onnx.GraphProto, classes: int, notes: list[str]) -> None:
-    """Renames the output to `logits`; a final softmax is removed, because the service applies its own."""
-    if len(graph.output) != 1:
-        raise ExportError(f"the graph has the outputs {[o.name for o in graph.output]}, expected the logits alone.")
-    output = graph.output[0]
-    last = next(node for node in graph.node if output.name in node.output)
-    if last.op_type in ("Softmax", "LogSoftmax"):
-        notes.append(f"took off the final {last.op_type}: the bundle holds logits")
-        source = last.input[0]
-        graph.node.remove(last)
-        last = next(node for node in graph.node if source in node.output)
-    else:
-        source = output.name
-    found = [d.dim_value for d in output.type.tensor_type.shape.dim]
-    if len(found) != 2 or found[1] != classes:
-        raise ExportError(f"the output has shape {found}, expected [N,{classes}] for {classes} labels.")
-    for node in graph.node:
-        node.input[:] = ["logits" if name == source else name for name in node.input]
-        node.output[:] = ["logits" if name == source else name for name in node.output]
-    output.name = "logits"
-
-
-def _check_batches(model: onnx.ModelProto, images: np.ndarray, classes: int) -> None:
-    """Rejects a graph with a fixed batch size, which fails or answers differently at batch 3."""
-    try:
-        session = open_graph(model)
-        together, alone = run_graph(session, images, 3)["logits"], run_graph(session, images, 1)["logits"]
-    except RUNTIME_ERRORS as problem:
-        raise ExportError(f"ONNX Runtime cannot run the graph in batches ({problem}).") from problem
-    if together.shape != (len(images), classes) or not np.allclose(together, alone, atol=1e-3):
-        raise ExportError("the graph answers differently in batches. Export it with a dynamic batch size.")

@@ -24,7 +24,7 @@ from service.model.bundle import (
     write_bundle,
 )
 from service.model.scores import Outputs
-from service.model.session import open_session
+from service.model.session import fixed_batch, open_session
 from training.bundles.figures import in_distribution_figures, out_of_distribution_figures
 from training.calibration.calibrate import Calibrated, Evidence
 from training.calibration.open_graphs import OpenGraphs
@@ -71,6 +71,7 @@ def assemble_bundle(
             provenance=provenance,
             **described(files),
             input=opened.shape,
+            max_batch=fixed_batch(opened.forward),
             labels=labels,
             temperature=calibrated.temperature,
             scores=calibrated.scores,

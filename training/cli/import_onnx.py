@@ -1,20 +1,20 @@
 """`confgate-train import-onnx`: an ONNX classifier becomes a bundle."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
+from training.cli.channel_values import channel_values
 from training.cli.options import Out, show_bundle
 from training.errors import DataError
 from training.graphs.progress import counting_images
 
-console = Console()
+if TYPE_CHECKING:  # keeps --help fast
+    from training.graphs.foreign.preprocessing import Order, Preprocessing
 
-Channels = tuple[float, float, float]
-IMAGENET_MEAN: Channels = (0.485, 0.456, 0.406)
-IMAGENET_STD: Channels = (0.229, 0.224, 0.225)
+console = Console()
 
 
 def import_onnx(
@@ -22,9 +22,41 @@ def import_onnx(
     labels: Annotated[str, typer.Option(help="Class names in order: a text file, one a line, or a,b,c.")],
     calibration: Annotated[Path, typer.Option(help="Labelled images it was not trained on: FOLDER/LABEL/*.png.")],
     out: Out,
-    mean: Annotated[Channels, typer.Option(help="Of red, green, blue, on the scale 0 to 1.")] = IMAGENET_MEAN,
-    std: Annotated[Channels, typer.Option(help="Likewise; the defaults are ImageNet's.")] = IMAGENET_STD,
-    layout: Annotated[Literal["nchw", "nhwc"], typer.Option(help="Order of the graph's own input.")] = "nchw",
+    mean: Annotated[
+        str | None,
+        typer.Option(
+            help="Subtracted from pixels: one value, or three such as 0.485,0.456,0.406. [default: ImageNet's]"
+        ),
+    ] = None,
+    std: Annotated[
+        str | None,
+        typer.Option(help="Pixels are divided by it after that: likewise. [default: ImageNet's, 0.229,0.224,0.225]"),
+    ] = None,
+    pixel_range: Annotated[
+        float,
+        typer.Option(
+            "--range",
+            min=0.001,
+            help="What a white pixel is before mean and std: 1, or 255 for models that take 0 to 255 (as Caffe's). "
+            "With another range than 1, mean is 0 and std is 1 unless given.",
+        ),
+    ] = 1.0,
+    channels: Annotated[
+        Literal["rgb", "bgr"], typer.Option(help="Order of channels in the graph, and of the values of mean and std.")
+    ] = "rgb",
+    layout: Annotated[
+        Literal["nchw", "nhwc"] | None, typer.Option(help="Order of the graph's axes. [default: read from the graph]")
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(help="Of a graph that takes any: 224, or WIDTHxHEIGHT. [default: 224]"),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            help="The output with the logits or the softmax; also a tensor inside. [default: the one that fits]"
+        ),
+    ] = None,
     test: Annotated[Path | None, typer.Option(help="Labelled images to report figures on: FOLDER/LABEL/*.png.")] = None,
     resize: Annotated[
         Literal["stretch", "fit_crop"], typer.Option(help="How other sizes become the graph's size.")
@@ -40,14 +72,39 @@ def import_onnx(
     """
     from service.model.bundle import Input
     from training.bundles.from_onnx import import_onnx as run_import
+    from training.graphs.foreign.classifier import Reading
 
     rule = Input(width=1, height=1, resize=resize, crop_fraction=crop_fraction, interpolation=interpolation)
     names = read_labels(labels)
+    reading = Reading(_preprocessing(mean, std, pixel_range, channels), layout, _size(size), output)
     with counting_images(console, "importing, calibrating and measuring"):
-        imported = run_import(model, out, names, calibration, test, mean, std, layout, rule)
+        imported = run_import(model, out, names, calibration, test, reading, rule)
     for note in imported.notes:
         console.print(f"note: {note}", highlight=False)
     show_bundle(imported.bundle, console, imported.warning)
+
+
+def _preprocessing(mean: str | None, std: str | None, pixel_range: float, channels: "Order") -> "Preprocessing":
+    from training.graphs.foreign.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+
+    usual = (IMAGENET_MEAN, IMAGENET_STD) if pixel_range == 1 else ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    if channels == "bgr":
+        usual = (usual[0][::-1], usual[1][::-1])
+    of_mean = usual[0] if mean is None else channel_values(mean, "--mean")
+    of_std = usual[1] if std is None else channel_values(std, "--std")
+    if min(of_std) <= 0:
+        raise typer.BadParameter(f"--std is {std!r}, expected values above 0.")
+    return Preprocessing(of_mean, of_std, pixel_range, channels)
+
+
+def _size(text: str | None) -> tuple[int, int] | None:
+    """Height and width."""
+    if text is None:
+        return None
+    width, _, height = text.lower().replace("×", "x").partition("x")
+    if not width.isdecimal() or not (height or width).isdecimal():
+        raise typer.BadParameter(f"--size is {text!r}, expected 224, or WIDTHxHEIGHT such as 320x240.")
+    return int(height or width), int(width)
 
 
 def read_labels(text: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from service.model.bundle import Input
 from service.model.images import Pixels, fit_array
+from service.model.session import fixed_batch
 from training.data.folder import FolderImages
 from training.graphs.progress import images_done
 
@@ -43,7 +44,7 @@ def run_graph(
 ) -> dict[str, NDArray[np.float32]]:
     """Every output for every image, computed batch by batch; a perturbed graph needs its ε."""
     names = [output.name for output in session.get_outputs()]
-    batch = batch or (FORWARD_BATCH if epsilon is None else PERTURBED_BATCH)
+    batch = fixed_batch(session) or batch or (FORWARD_BATCH if epsilon is None else PERTURBED_BATCH)
     constants = {} if epsilon is None else {"epsilon": np.asarray(epsilon, np.float32)}
     parts = []
     for start in range(0, len(images), batch):
