@@ -68,7 +68,10 @@ def features_of(forward: onnx.ModelProto, shape: Input, source: LabelledImages) 
         run_graph(session, as_served(source.images[start : start + FEATURES_BATCH], shape))[FEATURES]
         for start in range(0, len(source), FEATURES_BATCH)
     ]
-    return np.concatenate(parts)
+    features = np.concatenate(parts)
+    if len(features) != len(source):
+        raise NoFeaturesError(f"what the last linear layer reads has {len(features)} rows for {len(source)} images.")
+    return features
 
 
 def _without_own(forward: onnx.ModelProto, shape: Input, evidence: Evidence) -> Evidence:

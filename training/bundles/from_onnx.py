@@ -6,18 +6,20 @@ from pathlib import Path
 import numpy as np
 
 from service.errors import RequestError
-from service.model.bundle import Bundle, Input, Provenance
+from service.model.bundle import Bundle, Default, Input, Provenance
 from service.model.images import Pixels, decode
 from training.bundles.bank import with_bank
 from training.bundles.card import write_card
 from training.bundles.write import Graphs, assemble_bundle, check_new
-from training.calibration.calibrate import Evidence, calibrate_graphs
+from training.calibration.calibrate import Calibrated, Evidence, calibrate_graphs
 from training.data.splits import LabelledImages
 from training.errors import DataError
 from training.graphs.foreign.classifier import Reading, read_classifier
 from training.graphs.foreign.odin import odin_graph
 
 MAX_PIXELS = 200_000_000  # the user's own files; the service has a lower limit for files of strangers
+
+SAME_ANSWER = 1e-6  # of logits: what rounding leaves of a constant
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ def import_onnx(
         evidence,
         calibrated,
         provenance,
+        default=_default_of(calibrated, notes),
         card=lambda manifest, made: write_card(
             manifest,
             evidence.name,
@@ -83,6 +86,14 @@ def import_onnx(
         ),
     )
     return Imported(bundle, notes, calibrated.warning)
+
+
+def _default_of(calibrated: Calibrated, notes: list[str]) -> Default | None:
+    """`accept_all` for a classifier that answers every image alike: no threshold tells its images apart."""
+    if np.ptp(calibrated.in_distribution["logits"], axis=0).max() > SAME_ANSWER:
+        return None
+    notes.append("every calibration image gets the same answer: no gate can choose among them, accept_all is default")
+    return Default(policy="accept_all")
 
 
 def read_image_folder(folder: Path, labels: tuple[str, ...], shape: Input) -> LabelledImages:

@@ -28,17 +28,10 @@ PROBES = 3
 TOLERANCE, TOLERANCE_FLOAT16 = 1e-4, 1e-2
 OLDEST_OPSET = 7  # before it, operators spread their operands by rules of their own
 # Names that a bundle's graphs give to tensors of their own.
-RESERVED: tuple[str, ...] = (
-    "image",
-    "logits",
-    "features",
-    "epsilon",
-    "confidence_logit",
-    "neighbour_similarity",
-    "neighbour_bank",
+RESERVED = frozenset(
+    {"image", NORMALISED, "logits", "logits_preprocessed", "features", "epsilon", "confidence_logit"}
+    | {"neighbour_similarity", "neighbour_bank"}
 )
-RESERVED += (NORMALISED, "logits_preprocessed")
-
 REWRITING_ERRORS: tuple[type[Exception], ...] = (
     *RUNTIME_ERRORS,
     onnx.checker.ValidationError,
