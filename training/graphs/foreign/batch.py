@@ -27,6 +27,8 @@ def free_batch(model: onnx.ModelProto, batch: int) -> None:
             _keep_first_axis(graph, node, shapes.get(node.input[0]))
         elif node.op_type == "Resize" and node.input[0] in moving:
             _free_resize(graph, node)
+        elif node.op_type == "Gather" and batch == 1 and node.input[0] in moving and node.input[1] not in moving:
+            before[index] = list(_free_flat_gather(graph, node, shapes))
         elif node.op_type == "Concat" and _axis(node, 0) % len(shapes.get(node.output[0], [0])) != 0:
             before[index] = list(_spread_constants(graph, node, moving, shapes, batch))
     if any(before.values()):
@@ -52,6 +54,8 @@ def _asked_for(nodes: Iterable[onnx.NodeProto], moving: set[str]) -> set[str]:
             names.add(node.output[0])
         if node.op_type == "Squeeze":
             names.add(node.input[0])
+        if node.op_type == "Gather" and node.input[0] in moving:
+            names.update(node.input)
         if node.op_type == "Concat" and not moving.isdisjoint(node.input):
             names.update(node.input)
     return names
@@ -77,6 +81,27 @@ def _free_reshape(graph: onnx.GraphProto, node: onnx.NodeProto, shape: list[int]
     """The first axis, which holds the batch alone or with windows of the image, becomes whatever is left over."""
     if shape and shape[0] and shape[0] % batch == 0:
         node.input[1] = _int64s(graph, f"{node.output[0]}/free_shape", [-1, *shape[1:]])
+
+
+def _free_flat_gather(
+    graph: onnx.GraphProto, node: onnx.NodeProto, shapes: dict[str, list[int]]
+) -> Iterable[onnx.NodeProto]:
+    """Values picked from one flat row, as torch's exporter writes as_strided, are picked from a row for each image."""
+    data, indices = node.input
+    source = next((other for other in graph.node if data in other.output), None)
+    users = sum(data in other.input for other in graph.node)
+    picked = shapes.get(indices, [])
+    if source is None or source.op_type != "Reshape" or users > 1 or _axis(node, 0) != 0:
+        return
+    if len(shapes.get(data, [])) != 1 or len(picked) < 2 or picked[0] != 1:
+        return
+    source.input[1] = _int64s(graph, f"{data}/free_rows", [-1, *shapes[data]])
+    of_one = f"{node.output[0]}/of_one_image"
+    first = _int64s(graph, f"{of_one}/axis", [0])
+    yield helper.make_node("Squeeze", [indices, first], [of_one], name=of_one)
+    node.input[1] = of_one
+    del node.attribute[:]
+    node.attribute.append(helper.make_attribute("axis", 1))
 
 
 def _keep_first_axis(graph: onnx.GraphProto, node: onnx.NodeProto, shape: list[int] | None) -> None:
