@@ -16,7 +16,8 @@ def write_card(manifest: Manifest, dataset: str, what: str, how: str, epsilon_ho
         "",
         "## The model",
         "",
-        f"{what} Input: {manifest.input.width}×{manifest.input.height} RGB{_batch(manifest)}. Classes: {_classes(manifest)}.",
+        f"{what} Input: {manifest.input.width}×{manifest.input.height} RGB{_batch(manifest)}. "
+        f"Classes: {_classes(manifest)}.",
         "",
         "All figures are measured on the exported ONNX graph run by ONNX Runtime on the CPU.",
         "",

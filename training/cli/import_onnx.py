@@ -109,9 +109,15 @@ def _size(text: str | None) -> tuple[int, int] | None:
 
 def read_labels(text: str) -> tuple[str, ...]:
     """Class names from a file, one a line, or from the text itself, separated by commas."""
-    path = Path(text)
-    lines = path.read_text().splitlines() if path.is_file() else text.split(",")
+    lines = Path(text).read_text().splitlines() if _is_file(text) else text.split(",")
     names = tuple(line.strip() for line in lines if line.strip())
     if len(names) < 2:
         raise DataError(f"--labels {text} gives {len(names)} names, expected a text file or a,b,c with at least two.")
     return names
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # a thousand names are too long for a path
+        return False

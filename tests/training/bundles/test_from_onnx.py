@@ -109,8 +109,8 @@ def test_refusals_name_what_is_wrong(tmp_path, photos):
     (tmp_path / "text.onnx").write_text("not a model")
     common = ("--calibration", str(photos), "--out", str(tmp_path / "models" / "m" / "1"))
     cases = (
-        ((str(tmp_path / "text.onnx"), "--labels", "a,b,c", *common), "not a readable ONNX model"),
-        ((str(tmp_path / "model.onnx"), "--labels", "dark,bright", *common), "expected [N,2] for 2 labels"),
+        ((str(tmp_path / "text.onnx"), "--labels", "a,b,c", *common), "is not an ONNX model"),
+        ((str(tmp_path / "model.onnx"), "--labels", "dark,bright", *common), "the graph has 3 classes"),
         ((str(tmp_path / "model.onnx"), "--labels", "dark,bright,blue", *common), "no sub-folder for blue"),
     )
     for arguments, sentence in cases:

@@ -19,6 +19,7 @@ from tests.training.graphs.foreign.importing import (
     run_import,
 )
 from tests.training.graphs.foreign.small_graphs import CLASSES, SIDE, Net, ending, plain
+from training.cli.import_onnx import read_labels
 from training.cli.main import main
 from training.graphs.foreign.classifier import Reading, read_classifier
 
@@ -237,3 +238,9 @@ def test_a_wrong_value_is_a_usage_error(
         main()
     assert ended.value.code == 2
     assert sentence in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_a_thousand_labels_fit_on_the_command_line() -> None:
+    """A list of names that is too long for a path is a list of names."""
+    names = tuple(f"class {k}" for k in range(1000))
+    assert read_labels(",".join(names)) == names
