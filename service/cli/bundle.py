@@ -67,6 +67,7 @@ def describe(bundle: "Bundle") -> str:
         *_describe_recipe(made.resolved_recipe or {}),
         f"  input      {size.width}×{size.height} RGB, {size.resize}, {size.interpolation}"
         + (f", crop fraction {size.crop_fraction}" if size.crop_fraction < 1 else ""),
+        *([] if manifest.max_batch is None else [f"  batch      at most {manifest.max_batch}"]),
         f"  labels     {len(manifest.labels)}: {', '.join(manifest.labels)}",
         f"  softmax    at temperature {manifest.temperature}",
         *(f"  file       {file.file}, {file.size:,} bytes, sha256 {file.sha256}" for file in manifest.files),

@@ -165,6 +165,8 @@ class Manifest(Contract):
     # Hashes of the images that the network was trained on, 8 bytes each: calibration refuses such images.
     training_images: HashedFile | None = None
     input: Input
+    # Most images in one run of a graph; 1 for a graph that cannot take several. Unset: as many as the service allows.
+    max_batch: PositiveInt | None = None
     labels: Annotated[tuple[Text, ...], Field(min_length=2), AfterValidator(_distinct)]
     temperature: Annotated[float, Field(gt=0)]
     scores: Annotated[dict[ScoreName, Score], Field(min_length=1)]
@@ -185,6 +187,10 @@ class Manifest(Contract):
     def preprocessed_score(self) -> ScoreName | None:
         """The one score that needs the perturbed graph, if there is one."""
         return next((score for score in self.scores if score in PREPROCESSED_SCORES), None)
+
+    def batch_of(self, allowed: int) -> int:
+        """Most images in one run of a graph, where `allowed` is what the service allows."""
+        return allowed if self.max_batch is None else min(allowed, self.max_batch)
 
     @property
     def has_confidence(self) -> bool:

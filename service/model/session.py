@@ -68,9 +68,15 @@ class OnnxSession:
     constants: Mapping[str, npt.NDArray[np.float32]]
     # Batches are padded to these sizes, so that CUDA sees only shapes it was warmed up for. Empty: no padding.
     buckets: tuple[int, ...] = ()
+    # Most images that the graph takes at once, as bundle.json says; more are run one part after the other.
+    max_batch: int | None = None
 
     def run(self, images: Pixels) -> Outputs:
         n = len(images)
+        if self.max_batch is not None and n > self.max_batch:
+            starts = range(0, n, self.max_batch)
+            parts = [self.run(images[start : start + self.max_batch]) for start in starts]
+            return {name: np.concatenate([part[name] for part in parts]) for name in self.outputs}
         size = next((bucket for bucket in self.buckets if bucket >= n), n)
         if size > n:
             images = np.concatenate([images, np.repeat(images[-1:], size - n, axis=0)])
@@ -82,6 +88,7 @@ def open_session(
     bundle: Bundle, graph: GraphName, device: Device = "auto", threads: int = 0, max_batch: int = 32
 ) -> OnnxSession:
     """Opens a bundle's graph, checks it against the contract, and warms up every batch size it will pad to."""
+    max_batch = bundle.manifest.batch_of(max_batch)
     wanted = choose_providers(device, onnxruntime.get_available_providers())
     runtime = open_runtime(bundle, bundle.graph(graph), wanted, threads, bundle.graph_path(graph))
     providers = runtime.get_providers()
@@ -98,6 +105,7 @@ def open_session(
         outputs=tuple(expected_outputs(bundle, graph)),
         constants=constants,
         buckets=_buckets(max_batch) if active == "cuda" else (),
+        max_batch=bundle.manifest.max_batch,
     )
     _warm_up(session, bundle, max_batch)
     return session
@@ -183,16 +191,22 @@ def _check_tensors(bundle: Bundle, graph: GraphName, runtime: Any) -> None:
         if set(found) != set(expected):
             raise BundleError(path, f"{kind}s", sorted(found), str(sorted(expected)))
         for name, (dtype, shape) in expected.items():
-            if found[name][0] != dtype or not _same_shape(found[name][1], shape):
+            if found[name][0] != dtype or not _same_shape(found[name][1], shape, bundle.manifest.max_batch):
                 raise BundleError(path, f"{kind} {name}", _tensor(*found[name]), _tensor(dtype, shape))
 
 
-def _same_shape(found: list[int | str | None], expected: list[int | str]) -> bool:
-    """A named expected size must be dynamic in the graph; a number must be that number."""
+def _same_shape(found: list[int | str | None], expected: list[int | str], max_batch: int | None) -> bool:
+    """A named expected size, the batch, must be dynamic in the graph, or 1 where max_batch is 1."""
     return len(found) == len(expected) and all(
-        not isinstance(have, int) if isinstance(want, str) else have == want
+        (not isinstance(have, int) or have == max_batch == 1) if isinstance(want, str) else have == want
         for have, want in zip(found, expected, strict=True)
     )
+
+
+def fixed_batch(runtime: Any) -> int | None:
+    """The batch size that an opened graph is fixed to, None where it takes any."""
+    (size,) = (tensor.shape[0] for tensor in runtime.get_inputs() if tensor.name == "image")
+    return size if isinstance(size, int) else None
 
 
 def _tensor(dtype: str, shape: Sequence[object]) -> str:

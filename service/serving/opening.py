@@ -60,7 +60,7 @@ class BundleOpener:
             for graph in manifest.graphs:
                 check()
                 sessions[graph] = self._open_session(
-                    bundle, graph, settings.device, settings.threads, settings.max_batch
+                    bundle, graph, settings.device, settings.threads, manifest.batch_of(settings.max_batch)
                 )
         except OSError as error:
             raise BundleError(
@@ -107,7 +107,7 @@ class BundleOpener:
         queue: Batcher[Reading] = Batcher(
             lambda images: read(session.run(images)),
             name=f"{manifest.name}-{manifest.version}-{graph}",
-            max_batch=self._settings.max_batch,
+            max_batch=manifest.batch_of(self._settings.max_batch),
             max_queue=limit,
             observer=metrics.queue(graph, limit, lambda: queue.images),
         )

@@ -120,6 +120,9 @@ KINDS: dict[str, Callable[[Path], BundleFolder]] = {
     "confidence": lambda models: make_bundle(models, all_scores=True, change=with_commands),
     "plain": lambda models: make_bundle(models, confidence=False, all_scores=True),
     "pairs": make_pair_bundle,
+    "one image at a time": lambda models: make_bundle(
+        models, batch=1, all_scores=True, change=lambda raw: raw.update(max_batch=1)
+    ),
 }
 
 
@@ -147,7 +150,7 @@ def test_each_field_matters(models: Path, kind: str) -> None:
     assert not ignored
 
 
-@pytest.mark.parametrize("kind", ["confidence", "pairs"])
+@pytest.mark.parametrize("kind", ["confidence", "pairs", "one image at a time"])
 def test_each_field_is_needed(models: Path, kind: str) -> None:
     """Leaving out any single field changes an answer or is refused, unless the field is optional and unset."""
     folder = KINDS[kind](models)

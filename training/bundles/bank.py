@@ -76,8 +76,11 @@ def _batches_of_features(
 ) -> Iterator[NDArray[np.float32]]:
     session = open_graph(with_features(forward))
     batch = images_at_once(forward, FEATURES_BATCH)
-    for (features,) in run_batches(session, [FEATURES], as_served(source.images, shape), batch, step=step):
-        yield features
+    try:
+        for (features,) in run_batches(session, [FEATURES], as_served(source.images, shape), batch, step=step):
+            yield features
+    except ValueError as problem:
+        raise NoFeaturesError(f"the last linear layer does not read a row for each image: {problem}.") from problem
 
 
 def _without_own(forward: onnx.ModelProto, shape: Input, evidence: Evidence) -> Evidence:

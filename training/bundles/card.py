@@ -16,7 +16,8 @@ def write_card(manifest: Manifest, dataset: str, what: str, how: str, epsilon_ho
         "",
         "## The model",
         "",
-        f"{what} Input: {manifest.input.width}×{manifest.input.height} RGB. Classes: {_classes(manifest)}.",
+        f"{what} Input: {manifest.input.width}×{manifest.input.height} RGB{_batch(manifest)}. "
+        f"Classes: {_classes(manifest)}.",
         "",
         "All figures are measured on the exported ONNX graph run by ONNX Runtime on the CPU.",
         "",
@@ -65,6 +66,10 @@ def write_card(manifest: Manifest, dataset: str, what: str, how: str, epsilon_ho
         "",
     ]
     return "\n".join(lines)
+
+
+def _batch(manifest: Manifest) -> str:
+    return "" if manifest.max_batch is None else f", at most {manifest.max_batch} in one run of the model"
 
 
 def _classes(manifest: Manifest) -> str:

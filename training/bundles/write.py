@@ -79,6 +79,7 @@ def assemble_bundle(
             provenance=provenance,
             **described(files),
             input=opened.shape,
+            max_batch=opened.fixed_batch,
             labels=labels,
             temperature=calibrated.temperature,
             scores=calibrated.scores,

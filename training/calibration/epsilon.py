@@ -31,6 +31,8 @@ def choose_epsilon(
 
     It is chosen on at most EPSILON_IMAGES images, of which at most half are misclassified.
     """
+    if right.all() or not right.any():
+        return EPSILONS[0]  # there is nothing to tell apart
     wrong = np.flatnonzero(~right)[: EPSILON_IMAGES // 2]
     chosen = np.concatenate([np.flatnonzero(right)[: EPSILON_IMAGES - len(wrong)], wrong])
     found = _at_each_epsilon(perturbed, score, ChosenImages(images, chosen), batch)

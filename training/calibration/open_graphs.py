@@ -8,6 +8,7 @@ import onnx
 
 from service.model.bundle import Input
 from service.model.scores import Outputs, ScoreName
+from training.graphs.gradient.cut import IMAGE
 from training.graphs.image_views import AnyImages, as_served
 from training.graphs.images_at_once import MOST_FORWARD, MOST_PERTURBED, images_at_once
 from training.graphs.run import open_graph, run_graph
@@ -64,15 +65,26 @@ class OpenGraphs:
     @cached_property
     def forward_batch(self) -> int:
         """How many images the forward graph processes at a time."""
-        return images_at_once(self.forward_graph, MOST_FORWARD)
+        return self.fixed_batch or images_at_once(self.forward_graph, MOST_FORWARD)
 
     @cached_property
     def perturbed_batch(self) -> int:
         """How many images the perturbed graph processes at a time."""
-        return 1 if self.perturbed_graph is None else images_at_once(self.perturbed_graph, MOST_PERTURBED)
+        if self.perturbed_graph is None:
+            return 1
+        return self.fixed_batch or images_at_once(self.perturbed_graph, MOST_PERTURBED)
 
     @cached_property
+    def fixed_batch(self) -> int | None:
+        """The batch size that the graphs are fixed to, None where they take any."""
+        (image,) = (value for value in self._structure.input if value.name == IMAGE)
+        return image.type.tensor_type.shape.dim[0].dim_value or None
+
+    @property
     def _outputs(self) -> tuple[str, ...]:
+        return tuple(output.name for output in self._structure.output)
+
+    @cached_property
+    def _structure(self) -> onnx.GraphProto:
         model = self.forward_graph
-        read = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
-        return tuple(output.name for output in read.graph.output)
+        return (onnx.load(model, load_external_data=False) if isinstance(model, Path) else model).graph

@@ -78,6 +78,11 @@ def misclassified_policy(calibration: CalibrationScores) -> Policy:
             f"policy 'misclassified' needs at least {FEWEST_MISTAKES} misclassified calibration images, found "
             f"{len(wrong)} of {len(calibration.scores)}. Use more calibration images."
         )
+    if not right.any():
+        raise DataError(
+            f"policy 'misclassified' needs a correctly classified calibration image, found none of "
+            f"{len(calibration.scores)}. Check the order of the labels, and what the pixels are made of."
+        )
     best = detection_error(calibration.scores[right], wrong)
     return _policy(
         best.value,

@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from service.errors import BundleError
 from training.cli.calibrate import calibrate
+from training.cli.channel_values import ChannelValuesCommand
 from training.cli.data import data_app
 from training.cli.evaluate import evaluate
 from training.cli.explain import explained
@@ -46,7 +47,7 @@ def options(
 app.add_typer(data_app, name="data")
 app.command()(export)
 app.command()(calibrate)
-app.command("import-onnx")(import_onnx)
+app.command("import-onnx", cls=ChannelValuesCommand)(import_onnx)
 app.command()(evaluate)
 app.command()(report)
 app.command()(reproduce)

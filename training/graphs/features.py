@@ -188,15 +188,22 @@ def _shapes_and_types(model: onnx.ModelProto) -> tuple[dict[str, list[int]], dic
 
 
 def _append(graph: onnx.GraphProto, op_type: str, inputs: list[str], stem: str, **attributes: Any) -> str:
-    name = f"{FEATURES}/{stem}"
+    name = _unused(graph, stem)
     graph.node.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
     return name
 
 
 def _int64s(graph: onnx.GraphProto, stem: str, values: list[int]) -> str:
-    name = f"{FEATURES}/{stem}"
+    name = _unused(graph, stem)
     graph.initializer.append(numpy_helper.from_array(np.array(values, np.int64), name))
     return name
+
+
+def _unused(graph: onnx.GraphProto, stem: str) -> str:
+    """A name of our own; a graph that has neighbours holds features already."""
+    taken = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
+    names = (f"{FEATURES}/{stem}{number or ''}" for number in range(len(taken) + 1))
+    return next(name for name in names if name not in taken)
 
 
 def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:

@@ -21,6 +21,7 @@ from service.model.session import (
     active_device,
     choose_providers,
     expected_outputs,
+    fixed_batch,
     open_runtime,
     open_session,
 )
@@ -70,7 +71,8 @@ def perturbed_images_of(perturbed: onnx.ModelProto | Path) -> PerturbedImages:
     folder = perturbed.parent if isinstance(perturbed, Path) else None
 
     def open_part(part: onnx.ModelProto | Path, outputs: tuple[str, ...]) -> OnnxSession:
-        return OnnxSession(open_graph(part, weights_in=folder), "cpu", [CPU], outputs, constants={})
+        runtime = open_graph(part, weights_in=folder)
+        return OnnxSession(runtime, "cpu", [CPU], outputs, constants={}, max_batch=fixed_batch(runtime))
 
     wanted = _preprocessed(value.name for value in _load(perturbed).graph.output)
     parts = _in_parts(perturbed, wanted, open_part)
@@ -88,7 +90,7 @@ def _in_parts(
     try:
         model = _load(perturbed)
         cut = cut_at_direction(model, wanted)
-        if cut is None:
+        if cut is None or _takes_one_image(model):  # one image at a time, a batch has no direction that could be kept
             return None
         parts = PerturbedImages(
             answer_session=open_part(cut.answer_graph, wanted),
@@ -105,7 +107,16 @@ def _load(perturbed: onnx.ModelProto | Path) -> onnx.ModelProto:
     return onnx.load(perturbed, load_external_data=False) if isinstance(perturbed, Path) else perturbed
 
 
+def _takes_one_image(model: onnx.ModelProto) -> bool:
+    return _image_shape(model)[0] == 1
+
+
 def _black_image(model: onnx.ModelProto) -> Pixels:
-    (image,) = (value for value in model.graph.input if value.name == IMAGE)
-    height, width = (dimension.dim_value for dimension in image.type.tensor_type.shape.dim[1:3])
+    height, width = _image_shape(model)[1:3]
     return np.zeros((1, height, width, 3), np.uint8)
+
+
+def _image_shape(model: onnx.ModelProto) -> list[int]:
+    """The shape of the input `image`, with 0 for a dimension that is not fixed."""
+    (image,) = (value for value in model.graph.input if value.name == IMAGE)
+    return [dimension.dim_value for dimension in image.type.tensor_type.shape.dim]

@@ -8,6 +8,7 @@ import onnx
 import onnxruntime
 from numpy.typing import NDArray
 
+from service.model.session import fixed_batch
 from training.graphs.image_views import AnyImages, batches_of
 from training.graphs.images_at_once import MOST_FORWARD, MOST_PERTURBED
 from training.graphs.progress import images_done, pass_begins
@@ -64,8 +65,8 @@ def run_batches(
     epsilon: float | None = None,
     step: str = "",
 ) -> Iterator[list[NDArray[np.float32]]]:
-    """These outputs of one batch after the other."""
-    batch = batch or (MOST_FORWARD if epsilon is None else MOST_PERTURBED)
+    """These outputs of one batch after the other; a graph that takes one image at a time gets one."""
+    batch = fixed_batch(session) or batch or (MOST_FORWARD if epsilon is None else MOST_PERTURBED)
     constants = {} if epsilon is None else {"epsilon": np.asarray(epsilon, np.float32)}
     pass_begins(step, len(images))
     for pixels in batches_of(images, batch):

@@ -124,6 +124,7 @@ MODEL: dict[str, Any] = {
                 "interpolation": "bicubic",
                 "crop_fraction": 1.0,
             },
+            "max_batch": None,
             "labels": ["airplane", "cat", "dog", "horse"],
             "temperature": 0.97,
             # A real model has more scores; `typicality` carries hundreds of quantiles.

@@ -66,6 +66,7 @@ def _version_info(model: Model) -> VersionInfo:
         provenance=manifest.provenance,
         device=DeviceInfo(requested=model.requested_device, active=model.device),
         input=manifest.input,
+        max_batch=manifest.max_batch,
         labels=manifest.labels,
         temperature=manifest.temperature,
         scores={name: _score_info(score) for name, score in manifest.scores.items()},

@@ -192,6 +192,10 @@ class VersionInfo(Answer):
     provenance: Provenance
     device: DeviceInfo
     input: Input
+    max_batch: int | None = Field(
+        description="Most images in one run of the model; 1 for a graph that cannot take several. Null: as many as the "
+        "service allows."
+    )
     labels: tuple[str, ...]
     temperature: float
     scores: dict[ScoreName, ScoreInfo]

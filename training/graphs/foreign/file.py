@@ -1,0 +1,61 @@
+"""A file that may be an ONNX graph: read, with weights that are not listed as inputs and functions that are inlined."""
+
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx.inliner import inline_local_functions
+
+from training.errors import ExportError
+
+# The first bytes of files that people have instead of an ONNX graph, and how they become one.
+OTHER_FORMATS = (
+    (0, b"PK\x03\x04", "a PyTorch (or another zip) file. Export the network with torch.onnx.export"),
+    (0, b"\x80\x02", "a Python pickle, as PyTorch writes. Export the network with torch.onnx.export"),
+    (0, b"\x89HDF", "an HDF5 file, as Keras writes. Convert it with tf2onnx"),
+    (4, b"TFL3", "a TensorFlow Lite file. Convert it with tf2onnx --tflite"),
+)
+
+
+def read_file(path: Path) -> onnx.ModelProto:
+    """The model with its weights; its only inputs are those that have no value of their own."""
+    model = _parse(path)
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer} | {
+        tensor.values.name for tensor in graph.sparse_initializer
+    }
+    inputs = [value for value in graph.input if value.name not in weights]  # before IR 4 every weight was an input too
+    del graph.input[:]
+    graph.input.extend(inputs)
+    model.ir_version = max(model.ir_version, 8)
+    return inline_local_functions(model) if model.functions else model
+
+
+def _parse(path: Path) -> onnx.ModelProto:
+    if path.is_dir():
+        raise ExportError(f"{path} is a folder, expected one .onnx file. Convert a SavedModel with tf2onnx.")
+    try:
+        with path.open("rb") as file:
+            start = file.read(16)
+        _check_format(path, start)
+        model = onnx.load(path, load_external_data=False)
+    except OSError as problem:
+        raise ExportError(f"{path} cannot be read ({problem.strerror}). Name an .onnx file.") from problem
+    except DecodeError as problem:
+        raise ExportError(f"{path} is not an ONNX model ({problem}). Name an .onnx file.") from problem
+    if not model.graph.node:
+        raise ExportError(f"{path} is not an ONNX model: it has no nodes. Name an .onnx file.")
+    try:
+        onnx.load_external_data_for_model(model, str(path.absolute().parent))
+    except (OSError, onnx.checker.ValidationError) as problem:
+        raise ExportError(
+            f"{path} keeps its weights in a file beside it, which cannot be read ({problem}). Copy that file, with its "
+            "name, into the same folder."
+        ) from problem
+    return model
+
+
+def _check_format(path: Path, start: bytes) -> None:
+    for offset, magic, what in OTHER_FORMATS:
+        if start[offset : offset + len(magic)] == magic:
+            raise ExportError(f"{path} is not an ONNX model but {what}.")

@@ -1,0 +1,39 @@
+"""Runs graphs that may well fail: what ONNX Runtime says of them is raised, and never printed."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+
+from service.model.images import Pixels
+from service.model.session import CPU, RUN_OPTIONS, fixed_batch
+
+ERRORS_ONLY_RAISED = 4
+
+
+def open_trial(source: onnx.ModelProto | str) -> onnxruntime.InferenceSession:
+    """A graph in memory, or a file."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = ERRORS_ONLY_RAISED
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    model = source if isinstance(source, str) else source.SerializeToString()
+    return onnxruntime.InferenceSession(model, options, providers=[CPU])
+
+
+def run_trial(
+    session: onnxruntime.InferenceSession, images: Pixels, batch: int, **constants: NDArray[np.float32]
+) -> list[NDArray[Any]]:
+    """Every output for uint8 images, computed batch by batch."""
+    batch = fixed_batch(session) or batch
+    parts = [
+        session.run(None, {"image": images[start : start + batch], **constants}, RUN_OPTIONS)
+        for start in range(0, len(images), batch)
+    ]
+    return [np.concatenate(rows) for rows in zip(*parts, strict=True)]
+
+
+def first_line(problem: Exception) -> str:
+    """What an error says, without the trace that ONNX Runtime may add."""
+    return (str(problem).strip().splitlines() or [type(problem).__name__])[0][:300]
