@@ -104,7 +104,7 @@ class GraphBuilder:
             return tuple(self._constants[name].dims)
         inferred = self._inferred_shape(name)
         # The batch is the only size that a graph of images of one size leaves open.
-        if inferred is None or None in inferred[1:]:
+        if inferred is None or inferred.count(None) > 1:
             inferred = self._measured.get(name, inferred)
         if inferred is None:
             raise GradientError(f"the shape of tensor {name!r} is unknown")

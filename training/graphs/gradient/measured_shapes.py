@@ -18,18 +18,19 @@ BATCHES = (2, 5)
 
 
 def measured_shapes(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, tuple[int | None, ...]]:
-    """The shapes of these tensors, with None where a size depends on the batch; empty if the graph does not run."""
+    """The shapes of these tensors, with None where a size depends on the batch; empty if the graph does not run.
+
+    `model` gets other outputs on the way: a copy would hold its weights once more.
+    """
     wanted = sorted(set(names))
-    probe = onnx.ModelProto()
-    probe.CopyFrom(model)
-    del probe.graph.output[:]
+    del model.graph.output[:]
     for i, name in enumerate(wanted):
-        probe.graph.node.append(helper.make_node("Shape", [name], [f"measured/{i}"]))
-        probe.graph.output.append(helper.make_tensor_value_info(f"measured/{i}", TensorProto.INT64, None))
+        model.graph.node.append(helper.make_node("Shape", [name], [f"measured/{i}"]))
+        model.graph.output.append(helper.make_tensor_value_info(f"measured/{i}", TensorProto.INT64, None))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(probe.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         runs = [session.run(None, _inputs(model, batch)) for batch in BATCHES]
     except Exception:  # noqa: BLE001 (ONNX Runtime has no common base class, and protobuf refuses graphs beyond 2 GB)
         return {}
