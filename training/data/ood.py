@@ -6,7 +6,7 @@ the same photo and land on the same side, so that no threshold is tuned on a pho
 folder goes by the content of its files: neither their names nor the bundle at hand change it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,26 +20,26 @@ from training.data.class_folders import title_of_folder
 from training.data.files import find_images, shown
 from training.data.folder import FolderImages, by_content, check_files, without_copies
 from training.data.listing import count_images, present_parts
+from training.data.noise import NOISE, NoiseImages, noise
 from training.data.seen import Hashes, refuse_seen
 from training.data.splits import Images, read_arrays
+from training.data.taken import taken
 from training.errors import DataError
 
 CALIBRATION_IMAGES = 1_000
 FEWEST_IMAGES = 20  # half of them for thresholds: with fewer, one image would move a figure by more than 10 points
-NOISE_IMAGES = 10_000
-NOISE_CHUNK = 500  # images drawn at a time: floats of 10,000 large images would not fit in memory
 
 
 @dataclass(frozen=True)
 class OodImages:
     """`calibration` may set thresholds, `test` is reported on; no source photo is in both."""
 
-    calibration: Images | FolderImages
-    test: Images | FolderImages
+    calibration: Images | FolderImages | NoiseImages
+    test: Images | FolderImages | NoiseImages
 
 
 def load_ood(given: str, root: Path, target: Input, most: int = CALIBRATION_IMAGES) -> OodImages:
-    """One named set, or a folder. Noise is made at the target size; stored photos keep the size they are stored at."""
+    """One named set, or a folder. Noise is drawn at the target size; stored photos keep the size they are stored at."""
     if is_folder(given, root):
         return _of_folder(Path(given), target, most)
     if given == "all_images":
@@ -51,7 +51,7 @@ def load_ood(given: str, root: Path, target: Input, most: int = CALIBRATION_IMAG
     _check_enough(f"data set '{given}'", len(images))
     chosen = calibration_indices(given, len(images), calibration_share(len(images), most))
     rest = np.setdiff1d(np.arange(len(images)), chosen)
-    return OodImages(images[chosen], images[rest])
+    return OodImages(taken(images, chosen), taken(images, rest))
 
 
 def load_oods(given: Iterable[str], root: Path, target: Input) -> dict[str, OodImages]:
@@ -84,8 +84,8 @@ def calibration_share(images: int, most: int = CALIBRATION_IMAGES) -> int:
 def refuse_seen_ood(ood: Mapping[str, OodImages], target: Input, known: Mapping[str, Hashes]) -> None:
     """Fails if an OOD image is one that the model knows; noise is known to nobody."""
     for name, images in ood.items():
-        if name not in NOISE:
-            for part in (images.calibration, images.test):
+        for part in (images.calibration, images.test):
+            if not isinstance(part, NoiseImages):
                 refuse_seen(f"--ood {name}", part, target, known)
 
 
@@ -150,34 +150,9 @@ def _photos(name: str, root: Path) -> Images:
     return images.astype(np.uint8, copy=False)
 
 
-def _joined(parts: list[Images | FolderImages], target: Input) -> Images:
+def _joined(parts: list[Images | FolderImages | NoiseImages], target: Input) -> Images:
     """One array; parts of different sizes are brought to the network's by the code that serves."""
     arrays = [part[:] for part in parts]
     if len({array.shape[1:] for array in arrays}) > 1:
         arrays = [np.stack([fit_array(image, target) for image in array]) for array in arrays]
     return np.concatenate(arrays)
-
-
-def noise(name: str, width: int, height: int | None = None, images: int = NOISE_IMAGES) -> Images:
-    """Noise as the paper defines it, in the 256 levels of an image file; always the same for one size."""
-    out = np.empty((images, height or width, width, 3), np.uint8)
-    random = np.random.default_rng([*name.encode()])
-    for start in range(0, images, NOISE_CHUNK):
-        chunk = out[start : start + NOISE_CHUNK]
-        chunk[:] = NOISE[name](random, chunk.shape)
-    return out
-
-
-def _uniform(random: np.random.Generator, shape: tuple[int, ...]) -> Images:
-    return random.integers(0, 256, shape, dtype=np.uint8)
-
-
-def _gaussian(random: np.random.Generator, shape: tuple[int, ...]) -> Images:
-    """Mean 0.5 and variance 1 on the 0…1 scale, clipped to it: six in ten values end at black or white."""
-    return np.rint(np.clip(random.normal(0.5, 1.0, shape), 0, 1) * 255).astype(np.uint8)
-
-
-NOISE: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Images]] = {
-    "uniform": _uniform,
-    "gaussian": _gaussian,
-}

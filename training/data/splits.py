@@ -20,6 +20,7 @@ from training.data.assign import Assignment, Share, assign, check_classes, check
 from training.data.catalogue import CATALOGUE, how_to_get
 from training.data.class_folders import read_folder
 from training.data.folder import FolderImages, Watch, unwatched
+from training.data.taken import taken
 from training.errors import DataError, RecipeError
 from training.recipe import Data
 
@@ -59,11 +60,6 @@ class UnlabelledImages:
     def take(self, indices: NDArray[np.int64]) -> "UnlabelledImages":
         """The images with these indices, in this order."""
         return UnlabelledImages(taken(self.images, indices))
-
-
-def taken(images: Images | FolderImages, indices: NDArray[np.int64]) -> Images | FolderImages:
-    """The images with these indices; those of a folder are not decoded yet."""
-    return images.select(indices) if isinstance(images, FolderImages) else images[indices]
 
 
 @dataclass(frozen=True)

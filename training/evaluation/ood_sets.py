@@ -10,9 +10,10 @@ import numpy as np
 from service.model.bundle import Bundle, Input
 from training.data.catalogue import ALL_IMAGES, CATALOGUE
 from training.data.folder import FolderImages
-from training.data.ood import NOISE, all_images_parts, is_folder, load_ood, name_of
+from training.data.noise import NOISE, NoiseImages
+from training.data.ood import all_images_parts, is_folder, load_ood, name_of
 from training.data.seen import TRAINED_ON, hashes_of, refuse_seen
-from training.data.splits import taken
+from training.data.taken import Images
 from training.errors import DataError
 from training.evaluation.in_distribution import InDistribution, spread_indices
 from training.evaluation.outputs import ImageSet
@@ -133,7 +134,7 @@ def refuse_own_images(sets: Iterable[OodSet], bundle: Bundle, in_distribution: I
     }
     photos = {images.name: images for one in sets for images in (*one.calibration, *one.test)}
     for name, images in photos.items():
-        if name.split()[0] not in NOISE:
+        if not isinstance(images.images, NoiseImages):
             assert isinstance(images.images, np.ndarray | FolderImages)  # what `_load` makes
             refuse_seen(f"--ood {name}", images.images, target, known)
 
@@ -146,8 +147,11 @@ def _load(given: str, name: str, root: Path, target: Input, limit: int | None) -
             f"images, or import it first: confgate-train data import {given} FOLDER_OF_IMAGES."
         )
     loaded = load_ood(given, root, target)
-    calibration, test = (
-        ImageSet(f"{name} {part}", images if limit is None else taken(images, spread_indices(len(images), limit)))
-        for part, images in (("calibration", loaded.calibration), ("test", loaded.test))
-    )
-    return OodSet(name, (calibration,), (test,), (name,))
+
+    def part_of(images: Images | FolderImages | NoiseImages, called: str) -> ImageSet:
+        if limit is not None:
+            some = spread_indices(len(images), limit)
+            images = images[some] if isinstance(images, np.ndarray) else images.select(some)
+        return ImageSet(f"{name} {called}", images)
+
+    return OodSet(name, (part_of(loaded.calibration, "calibration"),), (part_of(loaded.test, "test"),), (name,))

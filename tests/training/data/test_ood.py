@@ -1,11 +1,15 @@
 """Out-of-distribution images: noise, photos that come in pairs, and their combination."""
 
+import hashlib
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from service.model.bundle import Input
 from service.model.images import fit_array
-from training.data.ood import all_images_parts, load_ood, noise
+from training.data.noise import noise
+from training.data.ood import all_images_parts, load_ood
 from training.errors import DataError
 
 TARGET = Input(width=4, height=4, resize="stretch", interpolation="bicubic")
@@ -24,7 +28,7 @@ def photos_of(images):
 
 def test_uniform_noise_is_uniform_over_all_levels():
     """10,000 images; every level of a byte is equally likely (χ² over 256 levels), and values are independent."""
-    images = noise("uniform", 8)
+    images = noise("uniform", 8)[:]
     assert images.shape == (10_000, 8, 8, 3)
     counts = np.bincount(images.ravel(), minlength=256)
     expected = images.size / 256
@@ -36,7 +40,7 @@ def test_gaussian_noise_has_the_moments_of_the_paper():
     """N(0.5, 1) clipped to [0, 1]: 30.85 % of values at each end, standard deviation 1 in between."""
     from scipy.stats import norm
 
-    values = noise("gaussian", 8) / 255
+    values = noise("gaussian", 8)[:] / 255
     at_end = norm.cdf(-0.5)
     assert (values == 0).mean() == pytest.approx(at_end + norm.cdf(0.5 / 255 - 0.5) - norm.cdf(-0.5), abs=2e-3)
     assert (values == 1).mean() == pytest.approx(at_end, abs=3e-3)
@@ -46,8 +50,46 @@ def test_gaussian_noise_has_the_moments_of_the_paper():
 
 def test_noise_is_the_same_every_time():
     """Noise follows from its name and size alone."""
-    assert np.array_equal(noise("gaussian", 4), noise("gaussian", 4))
-    assert not np.array_equal(noise("gaussian", 4), noise("uniform", 4))
+    assert np.array_equal(noise("gaussian", 4)[:], noise("gaussian", 4)[:])
+    assert not np.array_equal(noise("gaussian", 4)[:], noise("uniform", 4)[:])
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "digest"),
+    [
+        ("uniform", 32, "d3926809a0bfbf29"),
+        ("gaussian", 32, "555a54b2a321290f"),
+        ("uniform", 7, "27bfbc816b4f4e3f"),  # an odd number of values, where the generator keeps half a draw
+        ("gaussian", 7, "e76ea450d43096bc"),
+    ],
+)
+def test_noise_is_that_of_recorded_evaluations(name, side, digest):
+    """Evaluations made when noise was drawn whole are combined with new ones: no value may change."""
+    assert hashlib.sha256(noise(name, side)[:].tobytes()).hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize("name", ["uniform", "gaussian"])
+def test_noise_is_the_same_in_any_order(name):
+    """Blocks that are drawn alone, backwards or from a selection have the images of the whole."""
+    whole = noise(name, 5, 6)[:]
+    some = np.random.default_rng(0).permutation(len(whole))[:90]
+    assert np.array_equal(noise(name, 5, 6).select(some)[:], whole[some])
+    drawn = noise(name, 5, 6)
+    for part in (slice(9_990, 10_000), slice(15, 47), slice(0, 0), slice(41, 3, -7)):
+        assert np.array_equal(drawn[part], whole[part])
+
+
+def test_large_noise_is_not_in_memory(tmp_path):
+    """At 224 pixels a set would take 1.5 GB; loading it and taking images of both parts takes a block of 20."""
+    large = Input(width=224, height=224, resize="stretch", interpolation="bilinear")
+    tracemalloc.start()
+    loaded = load_ood("uniform", tmp_path, large)
+    parts = loaded.calibration[:3], loaded.test[:40]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [len(part) for part in parts] == [3, 40]
+    assert (len(loaded.calibration), len(loaded.test)) == (1_000, 9_000)
+    assert peak < 30e6
 
 
 def test_crop_and_resize_share_their_calibration_photos(tmp_path):

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Literal
 
 from training.data.catalogue import how_to_get
-from training.data.ood import NOISE, all_images_parts
+from training.data.noise import NOISE
+from training.data.ood import all_images_parts
 from training.errors import DataError, RecipeError
 from training.evaluation.ood_sets import ALL, present_or_stand_in
 from training.paper.published import published_rows
