@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from training.cli.options import OOD, DataRoot, DeviceOption, Limit, MovedData, RunFolder
+from training.cli.options import OOD, DataRoot, DeviceOption, Limit, MovedData, OwnCalibration, OwnTest, RunFolder
+from training.cli.run_or_bundle import measured_bundle
 from training.cli.typed import typed
 from training.errors import DataError
 
@@ -16,7 +17,12 @@ console = Console()
 def evaluate(
     context: typer.Context,
     bundles: Annotated[
-        list[Path] | None, typer.Argument(metavar="BUNDLE...", help="Bundles with a confidence branch.")
+        list[Path] | None,
+        typer.Argument(
+            metavar="BUNDLE_OR_RUN...",
+            help="Bundles, also imported ones; finished runs are exported first. With --baseline they need a "
+            "confidence branch.",
+        ),
     ] = None,
     ood: Annotated[list[str] | None, OOD] = None,
     baseline: Annotated[
@@ -41,6 +47,8 @@ def evaluate(
     device: DeviceOption = "auto",
     run: RunFolder = None,
     data: MovedData = None,
+    calibration: OwnCalibration = None,
+    test: OwnTest = None,
     earlier: Annotated[
         list[Path] | None,
         typer.Option("--from", help="Instead of bundles: an earlier evaluation.json, or its folder; several times."),
@@ -50,6 +58,8 @@ def evaluate(
 
     Example: `confgate-train evaluate models/mine/1 --baseline models/plain/1 --ood all_images --ood uniform`
 
+    An imported classifier: `confgate-train evaluate models/mine/1 --test photos/test --ood night --ood uniform`
+
     Two trainings, with mean ± std: `confgate-train evaluate m/a/1 m/b/1 --baseline m/c/1 --baseline m/d/1 --ood isun`
 
     The same from two evaluations made before: `confgate-train evaluate --from first --from second.json --out both`
@@ -57,6 +67,7 @@ def evaluate(
     from training.evaluation.combine import combine, evaluation_file
     from training.evaluation.evaluate import Settings
     from training.evaluation.evaluate import evaluate as run_evaluation
+    from training.evaluation.own_images import GivenFolders
     from training.evaluation.progress import progress_bar
     from training.evaluation.tables import notes_of, tables_of
     from training.evaluation.write import write_evaluation
@@ -68,10 +79,19 @@ def evaluate(
             raise DataError(f"--out {out} would replace one of the evaluations it is made from. Name another folder.")
         evaluation = combine(files)
     elif bundles and ood:
-        runs = {} if run is None else dict.fromkeys((*bundles, *(baseline or [])), run)
-        settings = Settings(tuple(ood), data_root, out, epsilon, limit, device, runs, preprocessed, intervals, data)
+        measured, partners = (
+            [measured_bundle(one, out, data_root, data, console) for one in given]
+            for given in (bundles, baseline or [])
+        )
+        runs = {one.bundle: of_run for one in (*measured, *partners) if (of_run := run or one.run) is not None}
+        settings = Settings(
+            *(tuple(ood), data_root, out, epsilon, limit, device, runs, preprocessed, intervals, data),
+            given=GivenFolders(calibration, test),
+        )
         with progress_bar(console) as show:
-            evaluation = run_evaluation(bundles, baseline or [], settings, show)
+            evaluation = run_evaluation(
+                [one.bundle for one in measured], [one.bundle for one in partners], settings, show
+            )
     else:
         raise DataError(
             f"{'--ood' if bundles else 'BUNDLE'} is missing. Give bundles and at least one --ood NAME, or --from with "

@@ -27,6 +27,23 @@ MovedData = Annotated[
     Path | None, typer.Option("--data", help="Where the folder of images of the training is now, if it was moved.")
 ]
 
+OwnCalibration = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibration",
+        help="The images that thresholds were set on, in FOLDER/LABEL/, where the bundle's record does not lead to "
+        "them: of an imported model, or after `calibrate --data`.",
+    ),
+]
+OwnTest = Annotated[
+    Path | None,
+    typer.Option(
+        "--test",
+        help="Images of the model's own kind to measure on, in FOLDER/LABEL/, in place of those on record; without "
+        "labels only OOD figures are measured.",
+    ),
+]
+
 CalibrationOod = Annotated[
     list[str] | None,
     typer.Option(
@@ -58,6 +75,7 @@ def show_bundle(bundle: "Bundle", console: Console, warning: str | None = None) 
     """Prints the first screen of the card, a warning that must not be overlooked, where the bundle is, what is next."""
     from training.bundles.figure_text import ood_sets_of, own_test_of
     from training.bundles.first_screen import first_screen
+    from training.bundles.recorded_images import is_imported
     from training.data.catalogue import CATALOGUE
 
     def say(text: str, style: str | None = None) -> None:
@@ -68,9 +86,9 @@ def show_bundle(bundle: "Bundle", console: Console, warning: str | None = None) 
         say(f"WARNING: {warning}", "bold red")
     say(f"wrote {bundle.folder}; the whole card is {bundle.folder / 'CARD.md'}")
     say(f"next: confgate serve --models {bundle.folder.parent.parent}")
-    if not bundle.manifest.provenance.recipe.startswith("import-onnx"):  # a report needs the images of a training
-        own = own_test_of(bundle.manifest)
-        measured = [] if own is None else ood_sets_of(bundle.manifest, own.removesuffix(" test"))
-        # A folder's name is not its place, so a set that is found by name is shown.
-        ood = next((name for name in measured if name in CATALOGUE), "uniform")
-        say(f"next: confgate-train report {bundle.folder} --ood {ood} --out report   # what it does, in pictures")
+    own = own_test_of(bundle.manifest)
+    measured = [] if own is None else ood_sets_of(bundle.manifest, own.removesuffix(" test"))
+    # A folder's name is not its place, so a set that is found by name is shown.
+    ood = next((name for name in measured if name in CATALOGUE), "uniform")
+    test = "" if own is not None or not is_imported(bundle.manifest) else " --test FOLDER"
+    say(f"next: confgate-train report {bundle.folder}{test} --ood {ood} --out report   # what it does, in pictures")

@@ -37,7 +37,7 @@ def read_calibration(
     folder: Path, labels: Sequence[str], target: Input, flag: str, watch: Watch = unwatched
 ) -> ReadImages:
     """Images that set thresholds: labelled, with classes missing perhaps, or unlabelled; `flag` is for messages."""
-    read = read_for_model(folder, labels, target, flag, watch)
+    read = read_for_model(folder, labels, target, flag, watch, "only refusal rates are calibrated")
     if len(read.images) < FEWEST_TO_CALIBRATE:
         raise DataError(
             f"{flag} {shown(folder)} holds {len(read.images)} images, too few to set a threshold. Give at least "
@@ -57,8 +57,18 @@ def read_test(folder: Path, labels: Sequence[str], target: Input, flag: str, wat
     return read
 
 
-def read_for_model(folder: Path, labels: Sequence[str], target: Input, flag: str, watch: Watch) -> ReadImages:
-    """Every image under the folder, with its label where its sub-folder is called like one."""
+def read_for_model(
+    folder: Path,
+    labels: Sequence[str],
+    target: Input,
+    flag: str,
+    watch: Watch = unwatched,
+    unlabelled: str = "nothing is known of mistakes",
+) -> ReadImages:
+    """Every image under the folder, with its label where its sub-folder is called like one.
+
+    `unlabelled` tells the user what follows where there are no labels.
+    """
     if not folder.is_dir():
         raise DataError(f"{flag} {shown(folder)} is not a folder. Expected one sub-folder of images for each label.")
     label_of = _names(labels)
@@ -70,7 +80,7 @@ def read_for_model(folder: Path, labels: Sequence[str], target: Input, flag: str
     notes = [note for path, found in filled for note in found.notes(path)]
     if all(label is None for label in known):
         files = [(file, 0) for file in (*beside, *(file for _, found in filled for file in found.files))]
-        notes.append(_how_to_label(folder, labels, [path.name for path, _ in filled]))
+        notes.append(_how_to_label(folder, labels, [path.name for path, _ in filled], unlabelled))
         return _checked(folder, files, False, target, watch, notes, flag)
     _refuse_strangers(folder, [path.name for path, _ in filled if path.name not in label_of], beside, labels, flag)
     missing = len(labels) - len(set(known))
@@ -139,10 +149,10 @@ def _refuse_strangers(
         )
 
 
-def _how_to_label(folder: Path, labels: Sequence[str], names: list[str]) -> str:
+def _how_to_label(folder: Path, labels: Sequence[str], names: list[str], unlabelled: str) -> str:
     found = f"its sub-folders ({named(names, ', ')}) are no labels" if names else "it has no sub-folders"
     return (
-        f"{shown(folder)} is unlabelled, because {found}: only refusal rates are calibrated. To label it, put images "
+        f"{shown(folder)} is unlabelled, because {found}: {unlabelled}. To label it, put images "
         f"into sub-folders called like the labels, such as {shown(folder)}/{folder_name(labels[0])}"
     )
 

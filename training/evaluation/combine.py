@@ -68,7 +68,9 @@ def combine(files: Iterable[Path]) -> Evaluation:
     for one in earlier:
         for group in one.evaluation.groups:
             members.setdefault((group.inside, group.network), []).append((one.file, group))
-    return replace(earlier[0].evaluation, groups=tuple(_joined(groups) for groups in members.values()))
+    about_images = dict.fromkeys(note for one in earlier for note in one.evaluation.about_images)
+    joined = tuple(_joined(groups) for groups in members.values())
+    return replace(earlier[0].evaluation, groups=joined, about_images=tuple(about_images))
 
 
 def _set_named(name: str, evaluation: Evaluation) -> MeasuredSet:

@@ -19,8 +19,9 @@ from training.evaluation.measure import (
     digest_of_graphs,
     measure_network,
 )
-from training.evaluation.ood_sets import MeasuredSet, OodSet, load_sets, refuse_own_images
+from training.evaluation.ood_sets import MeasuredSet, OodSet, load_sets, refuse_own_images, refuse_own_sets
 from training.evaluation.outputs import BundleOutputs
+from training.evaluation.own_images import GivenFolders
 from training.evaluation.progress import Progress, silent
 from training.evaluation.scores import NetworkScores
 
@@ -82,8 +83,14 @@ class Group:
         return all(metric in row.metrics for network in self.networks for row in network.rows)
 
     def classification_error(self, role: NetworkRole) -> Spread | None:
-        errors = [network.classification_error for network in self.networks if network.role == role]
-        return Spread.of(errors) if errors else None
+        found = [network.classification_error for network in self.networks if network.role == role]
+        errors = [error for error in found if error is not None]
+        return Spread.of(errors) if errors and len(errors) == len(found) else None
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the test images have labels."""
+        return all(network.classification_error is not None for network in self.networks)
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,7 @@ class Evaluation:
     outside: tuple[MeasuredSet, ...]
     epsilon: EpsilonChoice | None  # None: no preprocessed score was measured
     limit: int | None
+    about_images: tuple[str, ...] = ()  # what to know about the folders of own images
 
     @property
     def has_intervals(self) -> bool:
@@ -114,20 +122,25 @@ class Settings:
     preprocessed: bool = True  # also the scores that need the perturbed graph
     intervals: bool = False  # bootstrap intervals of every metric
     data: Path | None = None  # where the folder of images that the runs were trained on is now
+    given: GivenFolders | None = None  # in place of the images that the bundles were calibrated and tested on
 
 
 def evaluate(
     bundles: Iterable[Path], baselines: Iterable[Path], settings: Settings, progress: Progress = silent
 ) -> Evaluation:
-    """Measures all bundles: `bundles` must have a confidence branch, `baselines` must not."""
-    loaded: list[tuple[NetworkRole, Bundle]] = [("branch", load_bundle(folder)) for folder in bundles]
-    loaded += [("baseline", load_bundle(folder)) for folder in baselines]
+    """Measures all bundles: `bundles` with a confidence branch or alone, `baselines` without one."""
+    partners = [load_bundle(folder) for folder in baselines]
+    loaded: list[tuple[NetworkRole, Bundle]] = []
+    for bundle in map(load_bundle, bundles):
+        loaded.append(("branch" if bundle.manifest.has_confidence else "baseline", bundle))
+    loaded += [("baseline", bundle) for bundle in partners]
     placed = [
         (
             role,
             bundle,
             in_distribution_of(
-                bundle, settings.data_root, settings.runs.get(bundle.folder), settings.limit, settings.data
+                *(bundle, settings.data_root, settings.runs.get(bundle.folder), settings.limit, settings.data),
+                settings.given,
             ),
         )
         for role, bundle in loaded
@@ -148,12 +161,13 @@ def evaluate(
             (role, bundle, in_distribution)
         )
     for members in groups.values():
-        _check_pairs(members)
+        _check_pairs(members, {bundle.folder for bundle in partners})
     return Evaluation(
         tuple(_measure_group(members, ood_sets, settings, progress) for members in groups.values()),
         tuple(one.measured for one in ood_sets),
         settings.epsilon if settings.preprocessed else None,
         settings.limit,
+        tuple(dict.fromkeys(note for _, _, in_distribution in placed for note in in_distribution.notes)),
     )
 
 
@@ -180,29 +194,26 @@ def _named(bundle: Bundle, progress: Progress) -> Callable[[str, int, int], None
 
 
 def _check(role: str, bundle: Bundle, in_distribution: InDistribution, settings: Settings) -> None:
-    if role == "branch" and not bundle.manifest.has_confidence:
-        raise DataError(f"{bundle.folder} has no confidence branch, so it can only be a --baseline.")
     if role == "baseline" and bundle.manifest.has_confidence:
         raise DataError(
             f"--baseline {bundle.folder} has a confidence branch; the baseline is the network trained without it "
             f"(a recipe that ends in -baseline)."
         )
-    if in_distribution.dataset in settings.ood:
-        raise DataError(
-            f"--ood {in_distribution.dataset}: {bundle.folder} was trained on it, so its images are in-distribution."
-        )
+    refuse_own_sets(settings.ood, bundle, in_distribution)
 
 
-def _check_pairs(members: list[tuple[NetworkRole, Bundle, InDistribution]]) -> None:
+def _check_pairs(members: list[tuple[NetworkRole, Bundle, InDistribution]], partners: set[Path]) -> None:
     """A group needs as many baselines as bundles, or none, all trained on the same data, each training once."""
     by_role = {role: [bundle for r, bundle, _ in members if r == role] for role in ("branch", "baseline")}
     dataset, network = members[0][2].dataset, members[0][2].network
-    if not by_role["branch"]:
+    unpaired = [bundle.folder for bundle in by_role["baseline"] if bundle.folder in partners]
+    if not by_role["branch"] and unpaired:
         raise DataError(
-            f"--baseline {by_role['baseline'][0].folder} is {network} on {dataset}, and no bundle with a branch is. "
+            f"--baseline {unpaired[0]} is {network} on {dataset}, and no bundle with a branch is. "
             f"Give both of a pair, or neither."
         )
-    check_numbers(f"{network} on {dataset}", len(by_role["branch"]), len(by_role["baseline"]))
+    if by_role["branch"]:
+        check_numbers(f"{network} on {dataset}", len(by_role["branch"]), len(by_role["baseline"]))
     if len({in_distribution.fingerprint for _, _, in_distribution in members}) > 1:
         raise DataError(f"the bundles of {network} on {dataset} were trained on different images or splits of them.")
     seen: dict[str, Path] = {}

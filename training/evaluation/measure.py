@@ -79,7 +79,8 @@ class Thresholds:
 class Measured:
     """One method on one OOD set; shares are fractions. The fields are keys of evaluation.json.
 
-    Evaluations made before AUGRC was measured lack it in `metrics`. Thresholds of a pair are ranks, between 0 and 1.
+    Evaluations made before AUGRC was measured lack it in `metrics`, and so do those of unlabelled test images.
+    Thresholds of a pair are ranks, between 0 and 1.
     """
 
     method: str
@@ -101,7 +102,7 @@ class MeasuredNetwork:
     graphs: str
     recipe: str
     seed: int | None
-    classification_error: float
+    classification_error: float | None  # None: the test images have no labels
     n: int
     rows: tuple[Measured, ...]
     budget: float | None = None  # β; None: a baseline, or its training run was not given
@@ -133,14 +134,14 @@ def measure_network(
                 else scores.of(method.score, images, epsilon)
                 for images in ([calibration], one.calibration, [test], one.test)
             )
+            of_mistakes = {}
+            if answers_right is not None:
+                of_mistakes[MIXED_AUGRC] = mixed_augrc(test_in, answers_right, test_out)
             rows.append(
                 Measured(
                     method=method.key,
                     outside=one.name,
-                    metrics={
-                        **asdict(detection_metrics(test_in, test_out)),
-                        MIXED_AUGRC: mixed_augrc(test_in, answers_right, test_out),
-                    },
+                    metrics=asdict(detection_metrics(test_in, test_out)) | of_mistakes,
                     thresholds=_thresholds(held_in, right, held_out, test_in, test_out),
                     epsilon=epsilon,
                     n_inside=len(test_in),
@@ -156,7 +157,7 @@ def measure_network(
         graphs=digest_of_graphs(bundle),
         recipe=made.recipe,
         seed=made.seed,
-        classification_error=float(1 - answers_right.mean()),
+        classification_error=None if answers_right is None else float(1 - answers_right.mean()),
         n=len(test),
         rows=tuple(rows),
         budget=in_distribution.budget if role == "branch" else None,
@@ -227,12 +228,12 @@ def _prepare_chosen(
 
 
 def _thresholds(
-    held_in: Floats, right: NDArray[np.bool_], held_out: Floats, test_in: Floats, test_out: Floats
+    held_in: Floats, right: NDArray[np.bool_] | None, held_out: Floats, test_in: Floats, test_out: Floats
 ) -> Thresholds:
     best = detection_error(test_in, test_out)
     on_ood = detection_error(held_in, held_out).value
     on_misclassified = None
-    if FEWEST_MISTAKES <= (~right).sum() < len(right):
+    if right is not None and FEWEST_MISTAKES <= (~right).sum() < len(right):
         on_misclassified = detection_error(held_in[right], held_in[~right]).value
     return Thresholds(
         best=best.value,

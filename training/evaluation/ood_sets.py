@@ -124,6 +124,15 @@ def present_or_stand_in(name: str, root: Path) -> str:
     return name
 
 
+def refuse_own_sets(given: Iterable[str], bundle: Bundle, in_distribution: InDistribution) -> None:
+    """Fails if --ood names a set that the bundle's own images come from."""
+    for name in in_distribution.named_sets:
+        if name in given:
+            raise DataError(
+                f"--ood {name}: {bundle.folder} was trained or calibrated on it, so its images are in-distribution."
+            )
+
+
 def refuse_own_images(sets: Iterable[OodSet], bundle: Bundle, in_distribution: InDistribution) -> None:
     """Fails if an OOD image is one that the bundle was trained, calibrated or tested on."""
     target = bundle.manifest.input

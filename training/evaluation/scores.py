@@ -72,7 +72,9 @@ class NetworkScores:
         stored = self.outputs.bundle.manifest.scores.get(score)
         return None if stored is None else stored.epsilon
 
-    def right(self, images: ImageSet, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each image is classified correctly."""
+    def right(self, images: ImageSet, labels: NDArray[np.int64] | None) -> NDArray[np.bool_] | None:
+        """Whether each image is classified correctly; None for unlabelled images."""
+        if labels is None:
+            return None
         answers = self.outputs.clean(images)["logits"].argmax(axis=1)
         return np.asarray(answers == labels)

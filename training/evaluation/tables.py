@@ -119,6 +119,12 @@ def notes_of(evaluation: Evaluation) -> list[str]:
             f"{title_of(group.inside)}, {group.network}: {group.n_test:,} test and {group.n_calibration:,} calibration "
             f"images; {spread}."
         )
+        if not group.labelled:
+            notes.append(
+                f"{title_of(group.inside)}: the test images have no labels, so accuracy and AUGRC are not measured; "
+                f"figures of OOD images need none."
+            )
+    notes += evaluation.about_images
     for one in evaluation.outside:
         of = f" ({', '.join(one.made_of)})" if len(one.made_of) > 1 else ""
         standing = f"; not the paper's own images: {', '.join(one.stand_ins)}" if one.stand_ins else ""

@@ -51,6 +51,7 @@ def json_of(evaluation: Evaluation, command: str) -> dict[str, Any]:
         "epsilon": evaluation.epsilon,
         "limit": evaluation.limit,
         "notes": notes_of(evaluation),
+        "about_images": evaluation.about_images,
         "outside": [asdict(one) | {"stand_ins": one.stand_ins} for one in evaluation.outside],
         "groups": [asdict(group) for group in evaluation.groups],
     }

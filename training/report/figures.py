@@ -40,7 +40,7 @@ def detection_errors(data: ReportData) -> Figure:
     figure, axes = new_figure(len(data.highlighted), height=4.4, share_y=True)
     for one, view in zip(axes, data.highlighted, strict=True):
         curves = [(view.in_distribution, view.all_ood, OOD, "known against unknown")]
-        if view.right.any() and not view.right.all():
+        if view.right is not None and view.right.any() and not view.right.all():
             curves.append(
                 (
                     view.in_distribution[view.right],
@@ -98,7 +98,7 @@ def roc(accept: Floats, refuse: Floats) -> tuple[Floats, Floats]:
 def calibration_diagram(data: ReportData) -> Figure:
     """The share of correct answers, against the promised probability."""
     figure, axes = new_figure(2 if "confidence" in data.scores else 1, height=4.2)
-    right = data.default.right
+    right = data.right
     promised = [("Largest probability", data.probabilities.max(axis=1), IN_DISTRIBUTION)]
     if "confidence" in data.scores:
         view = data.scores["confidence"]

@@ -18,10 +18,10 @@ from service.model.session import Device
 from training.calibration.calibrate import display_of
 from training.calibration.pair_policies import Pair, PairScores
 from training.calibration.recommend import Recommendation, best_score
-from training.errors import DataError
 from training.evaluation.in_distribution import in_distribution_of
-from training.evaluation.ood_sets import OodSet, load_sets, refuse_own_images
+from training.evaluation.ood_sets import OodSet, load_sets, refuse_own_images, refuse_own_sets
 from training.evaluation.outputs import BundleOutputs, ImageSet
+from training.evaluation.own_images import GivenFolders
 from training.evaluation.progress import Progress, silent
 from training.evaluation.scores import NetworkScores
 from training.graphs.image_views import AnyImages
@@ -41,15 +41,22 @@ class ReportData:
     scores: dict[ScoreName, ScoreView]
     best_for: dict[str, Recommendation]  # "ood" and "mistakes"
     test_images: AnyImages
-    labels: NDArray[np.int64]
+    labels: NDArray[np.int64] | None  # None: only what needs no labels is shown
     probabilities: Floats  # [N,K] at the bundle's temperature
     ood_images: dict[str, AnyImages]
     ood_answers: dict[str, NDArray[np.int64]]
     pair: PairView | None = None  # None: a bundle of schema_version 1
+    notes: tuple[str, ...] = ()  # what to know about the folders of own images
 
     @property
     def default(self) -> ScoreView:
         return self.scores[self.manifest.gated_score]
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """Whether each test image is classified correctly; only of labelled images."""
+        assert self.default.right is not None, "what needs labels is left out without them"
+        return self.default.right
 
     @property
     def best(self) -> ScoreView:
@@ -107,16 +114,14 @@ def gather(
     device: Device = "auto",
     run: Path | None = None,
     data: Path | None = None,
+    given: GivenFolders | None = None,
     preprocessed: bool = True,
     progress: Progress = silent,
 ) -> ReportData:
     """Scores all test and calibration images of a bundle, or reads the scores that an earlier run kept in `out`."""
     bundle = load_bundle(folder)
-    in_distribution = in_distribution_of(bundle, data_root, run, limit, data)
-    if in_distribution.dataset in ood:
-        raise DataError(
-            f"--ood {in_distribution.dataset}: {folder} was trained on it, so its images are in-distribution."
-        )
+    in_distribution = in_distribution_of(bundle, data_root, run, limit, data, given)
+    refuse_own_sets(ood, bundle, in_distribution)
     sets = load_sets(ood, data_root, bundle.manifest.input, limit)
     refuse_own_images(sets, bundle, in_distribution)
     parts = {images.name: images for one in sets for images in one.test}  # all_images shares its parts with others
@@ -161,6 +166,7 @@ def gather(
             for images in parts.values()
         },
         pair=_pair(bundle.manifest, scores, calibration, test, parts, right),
+        notes=in_distribution.notes,
     )
 
 
@@ -170,7 +176,7 @@ def _pair(
     calibration: ImageSet,
     test: ImageSet,
     parts: dict[str, ImageSet],
-    right: NDArray[np.bool_],
+    right: NDArray[np.bool_] | None,
 ) -> PairView | None:
     """The default pair; of a bundle whose default is a single score, the first one."""
     if manifest.pairs is None:
@@ -201,11 +207,14 @@ def _pair(
 
 
 def _best_for(
-    bundle: Bundle, in_distribution: dict[ScoreName, Floats], ood: dict[ScoreName, Floats], right: NDArray[np.bool_]
+    bundle: Bundle,
+    in_distribution: dict[ScoreName, Floats],
+    ood: dict[ScoreName, Floats],
+    right: NDArray[np.bool_] | None,
 ) -> dict[str, Recommendation]:
     usual = bundle.manifest.gated_score
     found = {"ood": best_score("ood", usual, in_distribution, ood)}
-    if right.any() and not right.all():
+    if right is not None and right.any() and not right.all():
         accept = {name: values[right] for name, values in in_distribution.items()}
         refuse = {name: values[~right] for name, values in in_distribution.items()}
         found["mistakes"] = best_score("mistakes", usual, accept, refuse)
@@ -221,9 +230,11 @@ def _display(bundle: Bundle, name: ScoreName, held_in: Floats) -> tuple[float, f
     return display.location, display.scale
 
 
-def _misclassified(bundle: Bundle, name: ScoreName, held_in: Floats, right: NDArray[np.bool_]) -> float | None:
+def _misclassified(bundle: Bundle, name: ScoreName, held_in: Floats, right: NDArray[np.bool_] | None) -> float | None:
     """The bundle's own threshold if it has one, else what calibration would choose."""
     stored = bundle.manifest.scores.get(name)
     if stored is not None and "misclassified" in stored.policies:
         return stored.policies["misclassified"].threshold
-    return detection_error(held_in[right], held_in[~right]).value if right.any() and not right.all() else None
+    if right is None or right.all() or not right.any():
+        return None
+    return detection_error(held_in[right], held_in[~right]).value

@@ -74,6 +74,8 @@ def kinds_of(data: ReportData, pair: PairView) -> tuple[Kind, ...]:
     """In the order in which they are drawn: the few mistakes on top."""
     right, sets = data.default.right, ", ".join(title_of(name) for name in pair.ood)
     kinds = [Kind(f"OOD: {sets}" if len(sets) < 40 else f"OOD, {len(pair.ood)} sets", pair.all_ood, OOD, "^", 16, 0.55)]
+    if right is None:
+        return (*kinds, Kind("own", pair.own, IN_DISTRIBUTION, "o", 9.0, 0.45))
     for rows, title, look in (
         (right, "own, correctly classified", (IN_DISTRIBUTION, "o", 9.0, 0.45)),
         (~right, "own, misclassified", ("#000000", "x", 26.0, 0.9)),

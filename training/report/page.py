@@ -7,11 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from service.model.scores import sigmoid
+from training.bundles.recorded_images import is_imported
 from training.evaluation.ood_sets import title_of
 from training.report.gather import ReportData
 from training.report.sections import sections_of, words
 from training.report.tables import scores_table, sets_table
 
+NO_LABELS = (
+    "The test images have no labels. What tells them from OOD images needs none; accuracy, and whatever else counts "
+    "wrong answers, is left out."
+)
 STYLE = (Path(__file__).parent / "page.css").read_text()
 
 
@@ -23,32 +28,48 @@ def page(data: ReportData, pictures: dict[str, bytes], command: str) -> str:
         f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>{escape(name)}: report</title><style>{STYLE}</style><main>",
         f"<h1>{escape(name)}</h1><p class=sub>How well this model knows what it does not know. "
-        f"A {escape(data.network)} network, trained on {escape(title_of(data.dataset))}, "
-        f"{len(manifest.labels)} classes; every figure is measured on test images by the exported graph.</p>",
+        f"{escape(_model(data))}, {len(manifest.labels)} classes; every figure is measured on test images "
+        f"({escape(title_of(data.dataset))}) by the exported graph.</p>",
     ]
     if data.limit is not None:
         parts.append(
             f"<p class=warn><b>A quick look, not a result:</b> at most {data.limit:,} images of each set were used.</p>"
         )
+    if data.labels is None:
+        parts.append(f"<p class=warn>{NO_LABELS}</p>")
+    parts += [f"<p class=note>{escape(note)}</p>" for note in data.notes]
     parts += [_cards(data), _summary(data), scores_table(data), sets_table(data)]
     parts += [_section(data, pictures, *text) for text in sections_of(data, pictures)]
     parts += [words(), f"<p class=note>Made by <code>{escape(command)}</code></p></main></html>"]
     return "\n".join(parts)
 
 
+def _model(data: ReportData) -> str:
+    """What it is and where it comes from."""
+    made = data.manifest.provenance
+    if is_imported(data.manifest):
+        return f"An ONNX classifier, imported from {made.recipe.partition(' ')[2]}"
+    trained_on = made.data.partition(", splits ")[0]
+    return f"A {data.network} network, trained on {title_of(trained_on)}"
+
+
 def _cards(data: ReportData) -> str:
-    kept, right, accepted_ood = data.accepted, data.default.right, data.accepted_ood
-    accepted = f"{right[kept].mean():.1%}" if kept.any() else "–"
+    kept, accepted_ood = data.accepted, data.accepted_ood
     sets = "1 set" if len(data.default.ood) == 1 else f"{len(data.default.ood)} sets"
     cards = [
-        (f"{right.mean():.1%}", f"of answers are right when everything is answered (n = {len(right):,})"),
         (f"{1 - kept.mean():.1%}", f"of its own kind of images are refused by the gate (n = {len(kept):,})"),
-        (accepted, f"of the answers that pass the gate are right (n = {int(kept.sum()):,})"),
         (
             f"{1 - accepted_ood.mean():.1%}",
             f"of OOD images are refused (n = {len(accepted_ood):,}, {sets})",
         ),
     ]
+    if data.labels is not None:
+        right = data.right
+        accepted = f"{right[kept].mean():.1%}" if kept.any() else "–"
+        cards.insert(
+            0, (f"{right.mean():.1%}", f"of answers are right when everything is answered (n = {len(right):,})")
+        )
+        cards.insert(2, (accepted, f"of the answers that pass the gate are right (n = {int(kept.sum()):,})"))
     return (
         "<div class=cards>"
         + "".join(f"<div><b>{b}</b><span>{escape(t).replace('n = ', 'n&nbsp;=&nbsp;')}</span></div>" for b, t in cards)

@@ -13,10 +13,14 @@ from training.report.samples import least_samples, other_samples, own_samples
 Draw = Callable[[ReportData], Figure]
 
 MAP, LEAST, OWN = "map", "least-samples", "own-samples"
+NEED_LABELS = frozenset({"mixed-risk-coverage", "risk-coverage", "calibration"})
 
 
 def pictures_of(data: ReportData) -> dict[str, Draw]:
-    """Those that the bundle allows: a gate that asks two questions has a map, and samples for both."""
+    """Those that the bundle allows: a gate that asks two questions has a map, and samples for both.
+
+    Without labels of the test images those that count wrong answers are left out.
+    """
     pair = data.pair is not None
     pictures: dict[str, Draw] = {MAP: familiarity_certainty_map} if pair else {}
     pictures |= {
@@ -27,5 +31,7 @@ def pictures_of(data: ReportData) -> dict[str, Draw]:
         "risk-coverage": own_risk_coverage,
         "calibration": calibration_diagram,
     }
+    if data.labels is None:
+        pictures = {name: draw for name, draw in pictures.items() if name not in NEED_LABELS}
     pictures |= {LEAST: least_samples} if pair else {OWN: own_samples}
     return pictures | {"other-samples": other_samples}

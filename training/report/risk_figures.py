@@ -4,6 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
 
 from training.metrics.mixed_traffic import OOD_SHARE, RiskCoverage, mixed_augrc, risk_coverage, wrong_among_accepted
 from training.report.gather import ReportData
@@ -18,11 +19,11 @@ def own_risk_coverage(data: ReportData) -> Figure:
     """On in-distribution test images alone, where every answer is right or wrong."""
     figure, (one,) = new_figure(1, width=7.4, height=4.4)
     for place, view in enumerate(data.rankings):
-        curve = _own_curve(view)
+        curve = _own_curve(view, data.right)
         _draw(one, data, place, view, curve, view.title)
     accepted = data.accepted
     if accepted.any():
-        _mark_gate(one, float(accepted.mean()), float((~data.default.right[accepted]).mean()))
+        _mark_gate(one, float(accepted.mean()), float((~data.right[accepted]).mean()))
     _finish(one, "Wrong answers against answers given", "share of images answered", "")
     return figure
 
@@ -31,9 +32,9 @@ def mixed_risk_coverage(data: ReportData) -> Figure:
     """On traffic with OOD images among it: an accepted one counts as wrong."""
     figure, (one,) = new_figure(1, width=7.4, height=4.8)
     for place, view in enumerate(data.rankings):
-        curve = risk_coverage(view.in_distribution, view.right, view.all_ood)
-        _draw(one, data, place, view, curve, f"{view.title}  {1000 * view_augrc(view):.1f}")
-    wrong = wrong_among_accepted(data.accepted, data.default.right, data.accepted_ood)
+        curve = risk_coverage(view.in_distribution, data.right, view.all_ood)
+        _draw(one, data, place, view, curve, f"{view.title}  {1000 * view_augrc(view, data.right):.1f}")
+    wrong = wrong_among_accepted(data.accepted, data.right, data.accepted_ood)
     if wrong is not None:
         answered = (1 - OOD_SHARE) * data.accepted.mean() + OOD_SHARE * data.accepted_ood.mean()
         _mark_gate(one, float(answered), wrong)
@@ -42,19 +43,19 @@ def mixed_risk_coverage(data: ReportData) -> Figure:
     return figure
 
 
-def view_augrc(view: ScoreView) -> float:
+def view_augrc(view: ScoreView, right: NDArray[np.bool_]) -> float:
     """AUGRC of a score on mixed traffic, all OOD images together."""
-    return mixed_augrc(view.in_distribution, view.right, view.all_ood)
+    return mixed_augrc(view.in_distribution, right, view.all_ood)
 
 
-def _own_curve(view: ScoreView) -> RiskCoverage:
+def _own_curve(view: ScoreView, right: NDArray[np.bool_]) -> RiskCoverage:
     order = np.argsort(-view.in_distribution, kind="stable")
     answered = np.arange(1, len(order) + 1)
-    return RiskCoverage(answered / len(order), np.cumsum(~view.right[order]) / answered)
+    return RiskCoverage(answered / len(order), np.cumsum(~right[order]) / answered)
 
 
 def _draw(axes: Axes, data: ReportData, place: int, view: ScoreView, curve: RiskCoverage, name: str) -> None:
-    keep = curve.coverage >= max(FEWEST / len(view.right), 0.01)
+    keep = curve.coverage >= max(FEWEST / len(view.in_distribution), 0.01)
     gate = _is_of_the_gate(data, view)
     axes.plot(
         curve.coverage[keep],

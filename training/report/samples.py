@@ -62,7 +62,10 @@ def _own_strips(data: ReportData, rows: list[tuple[str, NDArray[np.int64]]], sco
     answers, names = data.probabilities.argmax(axis=1), data.manifest.labels
 
     def caption(index: int) -> Caption:
-        answer, truth = names[answers[index]], names[data.labels[index]]
+        answer = names[answers[index]]
+        if data.labels is None:
+            return f"{answer}\n{scores[index]}", INK
+        truth = names[data.labels[index]]
         said = answer if answer == truth else f"{answer}, is {truth}"
         return f"{said}\n{scores[index]}", RIGHT if answer == truth else MISTAKE
 

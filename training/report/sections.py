@@ -15,11 +15,15 @@ from training.report.pictures import LEAST, MAP, OWN
 
 def sections_of(data: ReportData, pictures: Collection[str]) -> list[tuple[str, str, str]]:
     """Picture, heading, and what to see in it, for each picture that was drawn."""
-    return [section for section in (*_of_both(data), *_of_scores(data), *_samples(data)) if section[0] in pictures]
+    written = (*_of_both(data), *_of_scores(data), *_of_answers(data), *_samples(data))
+    return [section for section in written if section[0] in pictures]
 
 
 def _of_both(data: ReportData) -> list[tuple[str, str, str]]:
     more = f" At most {POINTS:,} images of each kind are drawn, evenly spaced; the shares are of all of them."
+    own = "Blue dots are own images that are classified correctly, black crosses are own images that are not"
+    if data.labels is None:
+        own = "Blue dots are own images"
     thinned = any(len(kind.scores) > POINTS for kind in kinds_of(data, data.pair)) if data.pair is not None else False
     return [
         (
@@ -27,9 +31,8 @@ def _of_both(data: ReportData) -> list[tuple[str, str, str]]:
             "The map: familiar, and certain?",
             "Each point is an image: the higher, the more it is like the images that the model gets right; the "
             "further right, the surer the model is of its answer. Both axes are stretched where images gather. What "
-            "lies below the solid line is refused as unfamiliar, and what lies left of the dashed one as unsure. Blue "
-            "dots are own images that are classified correctly, black crosses are own images that are not, and orange "
-            f"triangles are OOD images.{more if thinned else ''}",
+            "lies below the solid line is refused as unfamiliar, and what lies left of the dashed one as unsure. "
+            f"{own}, and orange triangles are OOD images.{more if thinned else ''}",
         ),
         (
             "mixed-risk-coverage",
@@ -44,14 +47,6 @@ def _of_both(data: ReportData) -> list[tuple[str, str, str]]:
 
 
 def _of_scores(data: ReportData) -> list[tuple[str, str, str]]:
-    right = data.default.right
-    ece = expected_calibration_error(np.clip(data.probabilities.max(axis=1), 0, 1), right)
-    c = data.scores.get("confidence")
-    c_ece = (
-        ""
-        if c is None
-        else f" For the learned confidence it is {expected_calibration_error(c.shown(c.in_distribution), right):.1%}."
-    )
     return [
         (
             "histograms",
@@ -73,6 +68,22 @@ def _of_scores(data: ReportData) -> list[tuple[str, str, str]]:
             "Each point is a threshold: how many known images pass (up is good) and how many unknown ones slip through "
             "(left is good). The dashed line marks 95 % of known images passing.",
         ),
+    ]
+
+
+def _of_answers(data: ReportData) -> list[tuple[str, str, str]]:
+    """What counts correct and wrong answers, which only labels tell."""
+    if data.labels is None:
+        return []
+    right = data.right
+    ece = expected_calibration_error(np.clip(data.probabilities.max(axis=1), 0, 1), right)
+    c = data.scores.get("confidence")
+    c_ece = (
+        ""
+        if c is None
+        else f" For the learned confidence it is {expected_calibration_error(c.shown(c.in_distribution), right):.1%}."
+    )
+    return [
         (
             "risk-coverage",
             "Fewer answers, better answers",
@@ -91,18 +102,19 @@ def _of_scores(data: ReportData) -> list[tuple[str, str, str]]:
 
 def _samples(data: ReportData) -> list[tuple[str, str, str]]:
     own = f"Test images of {title_of(data.dataset)}"
+    truth = "" if data.labels is None else " Green answers are right, violet ones wrong"
+    wrong = f"{truth} (with what the image is)." if truth else ""
     return [
         (
             LEAST,
             "Its own images, least familiar and least certain",
-            f"{own} with the lowest familiarity and with the lowest certainty: the answer, familiarity and certainty. "
-            "Green answers are right, violet ones wrong (with what the image is).",
+            f"{own} with the lowest familiarity and with the lowest certainty: the answer, familiarity and certainty."
+            f"{wrong}",
         ),
         (
             OWN,
             "Its own images, most and least trusted",
-            f"{own} with the highest and the lowest score, answer and score. Green answers are right, violet ones "
-            "wrong.",
+            f"{own} with the highest and the lowest score, answer and score.{truth and f'{truth}.'}",
         ),
         (
             "other-samples",

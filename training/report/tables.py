@@ -13,36 +13,50 @@ from training.report.risk_figures import view_augrc
 from training.report.views import ScoreView
 
 
+AUGRC = 4  # its column, which is not per cent
+
+
 def scores_table(data: ReportData) -> str:
     """Every score on all OOD images together and on the model's own mistakes, measured on test images."""
-    rows, columns = [], []
-    for view in data.rankings:
-        ood = (auroc(view.in_distribution, view.all_ood), -fpr_at_tpr(view.in_distribution, view.all_ood))
-        wrong = view.in_distribution[~view.right]
-        mistakes = auroc(view.in_distribution[view.right], wrong) if len(wrong) and view.right.any() else float("nan")
-        columns.append((*ood, mistakes, -aurc(view.in_distribution, view.right), -view_augrc(view)))
+    rows, columns = [], [_figures(data, view) for view in data.rankings]
     tops = [max(column) for column in zip(*columns, strict=True)]
     for view, values in zip(data.rankings, columns, strict=True):
-        shown = [
-            *("–" if np.isnan(value) else f"{abs(value):.1%}" for value in values[:-1]),
-            f"{-1000 * values[-1]:.1f}",
-        ]
+        shown = ["–" if np.isnan(value) else f"{abs(value):.1%}" for value in values]
+        shown[AUGRC:] = (f"{-1000 * value:.1f}" for value in values[AUGRC:])
         cells = "".join(
             f"<td{' class=top' if value == top else ''}>{text}</td>"
             for text, value, top in zip(shown, values, tops, strict=True)
         )
         mark = " class=mark" if _tags(data, view) else ""
         rows.append(f"<tr{mark}><td>{escape(view.title)}{_tags(data, view)}</td>{cells}</tr>")
+    asked = "The columns ask: does the score tell known images from unknown ones? Bold is the best."
+    headings = ""
+    if data.labels is not None:
+        asked = (
+            "The first two columns ask: does the score tell known images from unknown ones? The next two ask: does it "
+            "tell right answers from wrong ones? The last asks both at once, on traffic with "
+            f"{100 * OOD_SHARE:g} % unknown images, where an accepted one is a wrong answer. Bold is the best."
+        )
+        headings = "<th>AUROC, own mistakes ↑<th>area under risk–coverage ↓<th>AUGRC × 1000 ↓"
     return (
-        "<section><h2>Every score, side by side</h2><p>The first two columns ask: does the score tell known images "
-        "from unknown ones? The next two ask: does it tell right answers from wrong ones? The last asks both at once, "
-        f"on traffic with {100 * OOD_SHARE:g} % unknown images, where an accepted one is a wrong answer. Bold is the "
-        "best.</p>"
+        f"<section><h2>Every score, side by side</h2><p>{asked}</p>"
         "<table><tr><th>score<th>AUROC, unknown images ↑<th>unknown images that pass when 95 % of known ones do ↓"
-        "<th>AUROC, own mistakes ↑<th>area under risk–coverage ↓<th>AUGRC × 1000 ↓</tr>"
+        + headings
+        + "</tr>"
         + "".join(rows)
         + "</table></section>"
     )
+
+
+def _figures(data: ReportData, view: ScoreView) -> tuple[float, ...]:
+    """Higher is better; without labels of the test images only those of OOD images."""
+    ood = (auroc(view.in_distribution, view.all_ood), -fpr_at_tpr(view.in_distribution, view.all_ood))
+    if data.labels is None:
+        return ood
+    right = data.right
+    wrong = view.in_distribution[~right]
+    mistakes = auroc(view.in_distribution[right], wrong) if len(wrong) and right.any() else float("nan")
+    return (*ood, mistakes, -aurc(view.in_distribution, right), -view_augrc(view, right))
 
 
 def _tags(data: ReportData, view: ScoreView) -> str:

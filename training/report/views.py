@@ -29,7 +29,7 @@ class ScoreView:
 
     name: ScoreName | Literal["pair"]
     in_distribution: Floats
-    right: NDArray[np.bool_]
+    right: NDArray[np.bool_] | None  # None: the test images have no labels
     ood: dict[str, Floats]  # by set; all_images is not repeated beside its parts
     misclassified_threshold: float | None  # δ, chosen on the model's own calibration images
     ood_threshold: float | None  # δ, chosen on calibration images of the OOD sets; a pair has two, and none here

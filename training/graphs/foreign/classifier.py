@@ -60,7 +60,8 @@ class Reading:
 
     def resolved(self, layout: Layout) -> dict[str, Any]:
         """What was used, for bundle.json; `layout` is the one that was found."""
-        fields = asdict(self.preprocessing) | {"layout": layout}
+        kept = asdict(self.preprocessing)
+        fields = {k: list(v) if isinstance(v, tuple) else v for k, v in kept.items()} | {"layout": layout}
         return fields if self.output is None else fields | {"output": self.output}
 
 

@@ -1,0 +1,65 @@
+"""The images that a bundle's own commands name: what `import-onnx` and `calibrate` were given."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.model.bundle import Manifest
+
+IMPORTED = "import-onnx"
+COUNTED = re.compile(r"\bon (\d+) (?:un)?labelled images of ")
+
+
+@dataclass(frozen=True)
+class RecordedImages:
+    """What the options were given, with the home folder in full; None: the splits of the training, or nothing."""
+
+    calibration: str | None
+    n_calibration: int | None  # how many images it held; None: the bundle does not say
+    test: str | None
+
+
+def is_imported(manifest: Manifest) -> bool:
+    """Whether it came from an ONNX file, and so has no training whose images could be found."""
+    return manifest.provenance.recipe.split(maxsplit=1)[:1] == [IMPORTED]
+
+
+def recorded_images(manifest: Manifest) -> RecordedImages:
+    """By the last command that set thresholds from images of the model's own kind, and the import."""
+    commands = [shlex.split(line) for line in manifest.provenance.commands]
+    data = manifest.provenance.data
+    for at, words in reversed(list(enumerate(commands))):
+        if IMPORTED in words:
+            return RecordedImages(_value(words, "--calibration"), _count(data, 0), _value(words, "--test"))
+        if "calibrate" not in words or _only_traffic(words):
+            continue
+        of_a_run = at > 0 and "fit" in commands[at - 1]  # there --data is where the folder of its training is
+        given = None if of_a_run else _value(words, "--data")
+        imported = next((one for one in commands[:at] if IMPORTED in one), None)
+        test = None if imported is None else _value(imported, "--test")
+        if given is None and imported is not None:
+            continue
+        return RecordedImages(given, None if given is None else _count(data, -1), test)
+    return RecordedImages(None, None, None)
+
+
+def _value(words: Sequence[str], option: str) -> str | None:
+    """As a bundle holds it: the option in its long form, and its value as the next word."""
+    if option not in words[:-1]:
+        return None
+    value = words[words.index(option) + 1]
+    return str(Path(value).expanduser()) if value.startswith("~") else value
+
+
+def _only_traffic(words: Sequence[str]) -> bool:
+    """Unlabelled traffic alone adds one policy; all other thresholds stay what they were."""
+    return "--traffic" in words and "--data" not in words and "--ood" not in words
+
+
+def _count(data: str, which: int) -> int | None:
+    """The number in the first or the last sentence about calibration."""
+    parts = data.split("; ")
+    found = COUNTED.search(parts[which])
+    return None if found is None else int(found[1])
