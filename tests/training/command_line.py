@@ -1,12 +1,19 @@
 """The command line as a user runs it, and small real data for it."""
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
+import pytest
 from PIL import Image
+
+from training.cli.main import main
 
 REPOSITORY = Path(__file__).parents[2]
 # One thread each: tests share their machine, and a result must not depend on how many cores it has.
@@ -20,6 +27,26 @@ def confgate_train(*arguments: object, check: bool = True, **environment: str) -
         [*COMMAND, *map(str, arguments)], env=ENVIRONMENT | environment, capture_output=True, text=True, check=False
     )
     assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command in this process ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def in_this_process(*arguments, check=True):
+    """The command in this process: starting one for each call would take longer than the tests."""
+    told, problems = io.StringIO(), io.StringIO()
+    typed = patch.object(sys, "argv", ["confgate-train", *map(str, arguments)])
+    with typed, redirect_stdout(told), redirect_stderr(problems), pytest.raises(SystemExit) as ended:
+        main()
+    done = Done(ended.value.code or 0, told.getvalue(), problems.getvalue())
+    assert not check or done.returncode == 0, done
     return done
 
 

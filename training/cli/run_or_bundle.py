@@ -1,4 +1,4 @@
-"""What `evaluate` and `report` measure: a bundle, or a finished run, which is exported into their --out folder first."""
+"""What `evaluate` and `report` measure: a bundle, or a finished run, which is exported into --out first."""
 
 import hashlib
 import re

@@ -212,8 +212,7 @@ def _check_pairs(members: list[tuple[NetworkRole, Bundle, InDistribution]], part
             f"--baseline {unpaired[0]} is {network} on {dataset}, and no bundle with a branch is. "
             f"Give both of a pair, or neither."
         )
-    if by_role["branch"]:
-        check_numbers(f"{network} on {dataset}", len(by_role["branch"]), len(by_role["baseline"]))
+    check_numbers(f"{network} on {dataset}", len(by_role["branch"]), len(by_role["baseline"]))
     if len({in_distribution.fingerprint for _, _, in_distribution in members}) > 1:
         raise DataError(f"the bundles of {network} on {dataset} were trained on different images or splits of them.")
     seen: dict[str, Path] = {}
@@ -224,8 +223,8 @@ def _check_pairs(members: list[tuple[NetworkRole, Bundle, InDistribution]], part
 
 
 def check_numbers(what: str, branches: int, baselines: int) -> None:
-    """As many baselines as networks with a branch, or none."""
-    if baselines not in (0, branches):
+    """As many baselines as networks with a branch, or none of one kind."""
+    if branches and baselines not in (0, branches):
         raise DataError(
             f"{what}: {branches} bundles with a branch and {baselines} baselines. Give as many of both, or no baseline."
         )

@@ -15,7 +15,7 @@ from training.report.pictures import LEAST, MAP, OWN
 
 def sections_of(data: ReportData, pictures: Collection[str]) -> list[tuple[str, str, str]]:
     """Picture, heading, and what to see in it, for each picture that was drawn."""
-    written = (*_of_both(data), *_of_scores(data), *_of_answers(data), *_samples(data))
+    written = (*_of_both(data), *_of_scores(), *_of_answers(data), *_samples(data))
     return [section for section in written if section[0] in pictures]
 
 
@@ -46,7 +46,7 @@ def _of_both(data: ReportData) -> list[tuple[str, str, str]]:
     ]
 
 
-def _of_scores(data: ReportData) -> list[tuple[str, str, str]]:
+def _of_scores() -> list[tuple[str, str, str]]:
     return [
         (
             "histograms",

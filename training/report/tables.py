@@ -12,7 +12,6 @@ from training.report.gather import ReportData
 from training.report.risk_figures import view_augrc
 from training.report.views import ScoreView
 
-
 AUGRC = 4  # its column, which is not per cent
 
 

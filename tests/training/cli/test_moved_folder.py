@@ -1,13 +1,9 @@
 """From a folder of photos to a bundle that knows them: `--data` through fit, export, calibrate and evaluate."""
 
-import io
 import json
 import shutil
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,9 +11,9 @@ from PIL import Image
 
 from service.model.bundle import load_bundle
 from tests.training.command_line import confgate_train as in_a_process
+from tests.training.command_line import in_this_process as confgate_train
 from tests.training.command_line import write_folder
 from tests.training.paper_data import TINY
-from training.cli.main import main
 from training.data.seen import hashes_in, hashes_of
 from training.learning.finished_run import read_run
 
@@ -31,26 +27,6 @@ normalisation = "imagenet"
 calibration = 0.3
 """
 SHARES = ("--set", "data.validation=0.1", "--set", "data.calibration=0.3")
-
-
-@dataclass(frozen=True)
-class Done:
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def confgate_train(*arguments, check=True):
-    """The command in this process: starting one for each call would take longer than the tests."""
-    told, problems = io.StringIO(), io.StringIO()
-    typed = patch.object(sys, "argv", ["confgate-train", *map(str, arguments)])
-    with typed, redirect_stdout(told), redirect_stderr(problems), pytest.raises(SystemExit) as ended:
-        main()
-    done = Done(ended.value.code or 0, told.getvalue(), problems.getvalue())
-    assert not check or done.returncode == 0, done
-    return done
 
 
 @dataclass(frozen=True)
