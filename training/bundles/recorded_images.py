@@ -4,11 +4,13 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from service.model.bundle import Manifest
 
 IMPORTED = "import-onnx"
+PROGRAM = frozenset({"confgate-train", "training"})
 COUNTED = re.compile(r"\bon (\d+) (?:un)?labelled images of ")
 
 
@@ -31,18 +33,23 @@ def recorded_images(manifest: Manifest) -> RecordedImages:
     commands = [shlex.split(line) for line in manifest.provenance.commands]
     data = manifest.provenance.data
     for at, words in reversed(list(enumerate(commands))):
-        if IMPORTED in words:
+        if _command(words) == IMPORTED:
             return RecordedImages(_value(words, "--calibration"), _count(data, 0), _value(words, "--test"))
-        if "calibrate" not in words or _only_traffic(words):
+        if _command(words) != "calibrate" or _only_traffic(words):
             continue
-        of_a_run = at > 0 and "fit" in commands[at - 1]  # there --data is where the folder of its training is
+        of_a_run = at > 0 and _command(commands[at - 1]) == "fit"  # there --data is where the folder of its training is
         given = None if of_a_run else _value(words, "--data")
-        imported = next((one for one in commands[:at] if IMPORTED in one), None)
+        imported = next((one for one in commands[:at] if _command(one) == IMPORTED), None)
         test = None if imported is None else _value(imported, "--test")
         if given is None and imported is not None:
             continue
         return RecordedImages(given, None if given is None else _count(data, -1), test)
     return RecordedImages(None, None, None)
+
+
+def _command(words: Sequence[str]) -> str | None:
+    """`fit` of `confgate-train fit …` and of `torchrun … -m training fit …`; None for other programs."""
+    return next((after for word, after in pairwise(words) if word in PROGRAM), None)
 
 
 def _value(words: Sequence[str], option: str) -> str | None:

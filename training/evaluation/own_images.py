@@ -51,14 +51,16 @@ def own_calibration(bundle: Bundle, given: GivenFolders, data_root: Path) -> Own
             f"{bundle.folder} was imported, and does not say which images it was calibrated on. Give them with "
             f"--calibration DIR."
         )
+    if _is_set_of_training(bundle, record.calibration):
+        return None
     folder = Path(record.calibration)
     if folder.is_dir():
         return _calibration(bundle, folder, record, by_hand=False)
     if _is_set(record.calibration, data_root):
         return _of_set(bundle, record.calibration, data_root, "calibration")
     raise DataError(
-        f"{bundle.folder} was calibrated on {shown(folder)}, which is no folder here. Give --calibration DIR: where "
-        f"these images are now."
+        f"{bundle.folder} was calibrated on {shown(folder)}, which is no folder here, nor a set under {data_root}. "
+        f"Give --calibration DIR: where these images are now."
     )
 
 
@@ -124,9 +126,13 @@ def _is_set(name: str, data_root: Path) -> bool:
     return "/" not in name and (data_root / f"{name}.npz").is_file()
 
 
+def _is_set_of_training(bundle: Bundle, name: str) -> bool:
+    return bundle.manifest.provenance.data.startswith(f"{name}, splits ")
+
+
 def _of_set(bundle: Bundle, name: str, data_root: Path, part: str) -> OwnPart | None:
-    """As `calibrate --data NAME` divides it; None where it is the set of the training, which its recipe divides."""
-    if bundle.manifest.provenance.data.startswith(f"{name}, splits "):
+    """As `calibrate --data NAME` divides it; None for the set of the training, which its recipe divides."""
+    if _is_set_of_training(bundle, name):
         return None
     splits: Splits = splits_for(Data(dataset=name), data_root)
     if splits.label_names != bundle.manifest.labels:

@@ -202,7 +202,7 @@ def test_bundles_in_the_wrong_place_and_missing_sets_are_refused(reproduced, tmp
         return Settings(ood, reproduced.data, tmp_path, runs=runs)
 
     for bundles, baselines, chosen, message in (
-        ([baseline], [], settings("uniform"), "has no confidence branch, so it can only be a --baseline"),
+        ([], [baseline], settings("uniform"), "--baseline .*, and no bundle with a branch is. Give both of a pair"),
         (
             [branch],
             [branch],
