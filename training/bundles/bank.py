@@ -84,12 +84,17 @@ def _batches_of_features(
 
 
 def _without_own(forward: onnx.ModelProto, shape: Input, evidence: Evidence) -> Evidence:
-    """Calibration images may be in the bank: their similarity is that to the others, and not to themselves."""
+    own = own_similarity_of(forward, shape, evidence.calibration)
+    return replace(evidence, own_similarity=own) if own else evidence
+
+
+def own_similarity_of(forward: onnx.ModelProto, shape: Input, images: CalibrationImages) -> dict[int, float]:
+    """Calibration images may be in the bank: their similarity, by index, to the others and not to themselves."""
     bank = np.ascontiguousarray(bank_of(forward).T)
     k = min(NEIGHBOUR_K, len(bank) - 1)
     own: dict[int, float] = {}
     first = 0
-    for features in _batches_of_features(forward, shape, evidence.calibration, "finding images of the bank"):
+    for features in _batches_of_features(forward, shape, images, "finding images of the bank"):
         length = np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
         nearest = ((features / length) @ bank.T).argmax(axis=1)
         in_bank = np.flatnonzero(np.linalg.norm(features / length - bank[nearest], axis=1) <= SAME_IMAGE)
@@ -97,7 +102,7 @@ def _without_own(forward: onnx.ModelProto, shape: Input, evidence: Evidence) -> 
             found = neighbour_similarity(features[in_bank], bank, k, nearest[in_bank])
             own |= zip((first + in_bank).tolist(), found.tolist(), strict=True)
         first += len(features)
-    return replace(evidence, own_similarity=own) if own else evidence
+    return own
 
 
 def bank_of(forward: onnx.ModelProto) -> NDArray[np.float32]:

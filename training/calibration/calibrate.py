@@ -106,7 +106,7 @@ def calibrate_graphs(
     """Chooses ε, then makes every policy of every score that the graphs offer, and every pair."""
     in_distribution, truth = as_served(evidence.calibration.images, graphs.shape), evidence.calibration.labels
     epsilon, epsilon_how = _epsilon(graphs, in_distribution, truth, evidence, epsilon_by)
-    outputs = _left_out_of_bank(
+    outputs = left_out_of_bank(
         graphs.run(in_distribution, epsilon, "scoring calibration images"), evidence.own_similarity
     )
     right = None if truth is None else outputs["logits"].argmax(axis=1) == truth
@@ -157,7 +157,8 @@ def calibrate_graphs(
     )
 
 
-def _left_out_of_bank(outputs: Outputs, own_similarity: Mapping[int, float]) -> Outputs:
+def left_out_of_bank(outputs: Outputs, own_similarity: Mapping[int, float]) -> Outputs:
+    """Images that are in the bank of neighbours get their similarity to the others in it."""
     if not own_similarity:
         return outputs
     similarity = outputs["neighbour_similarity"].copy()

@@ -36,6 +36,7 @@ class InDistribution:
     test: OwnImages
     trained_on: Hashes  # of its training images
     budget: float | None = None  # β of the training, if its run is known
+    calibrated_on_its_split: bool = True  # of its training; the bank of neighbours then holds none of these images
     named_sets: tuple[str, ...] = ()  # the named sets among its own images
     notes: tuple[str, ...] = ()
 
@@ -63,6 +64,7 @@ def in_distribution_of(
     training = None
     if calibration is None or test is None or run is not None or data is not None:
         training = _training_of(bundle, data_root, run, data)
+    calibrated_on_its_split = calibration is None
     trained_on = hashes_in(bundle) if training is None else training.trained_on
     if calibration is None and test is None:
         assert training is not None
@@ -82,6 +84,7 @@ def in_distribution_of(
         test=_spread(test.images, limit),
         trained_on=trained_on,
         budget=None if run is None or training is None else _budget_of(bundle, run, training.recipe),
+        calibrated_on_its_split=calibrated_on_its_split,
         named_sets=tuple(dict.fromkeys(part.name for part in (calibration, test) if part.is_named_set)),
         notes=tuple(dict.fromkeys((*calibration.notes, *test.notes))),
     )

@@ -16,6 +16,7 @@ from service.model.bundle import Bundle
 from service.model.scores import Floats, ScoreName
 from training.calibration.epsilon import EPSILON_IMAGES, EPSILONS, least_error
 from training.calibration.policies import FEWEST_MISTAKES
+from training.evaluation.calibration_set import calibration_set
 from training.evaluation.in_distribution import InDistribution, spread_indices
 from training.evaluation.ood_sets import OodSet
 from training.evaluation.outputs import ImageSet
@@ -119,7 +120,7 @@ def measure_network(
     """Every method of this network, on every set."""
     sets = tuple(ood_sets)
     test = ImageSet(f"{in_distribution.dataset} test", in_distribution.test.images)
-    calibration = ImageSet(f"{in_distribution.dataset} calibration", in_distribution.calibration.images)
+    calibration = calibration_set(scores.outputs.bundle, in_distribution)
     right = scores.right(calibration, in_distribution.calibration.labels)
     answers_right = scores.right(test, in_distribution.test.labels)
     rows = []

@@ -5,7 +5,7 @@ graph's outputs are kept, not scores: a score that is added later needs no new p
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +38,8 @@ class ImageSet:
 
     name: str
     images: AnyImages
+    # Of images that are in the bank of neighbours: their similarity to the others in it.
+    own_similarity: Mapping[int, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.images)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from service.model.bundle import Bundle
 from service.model.scores import PREPROCESSED_SCORES, Floats, ScoreName, score_images
+from training.calibration.calibrate import left_out_of_bank
 from training.evaluation.outputs import BundleOutputs, ImageSet
 from training.metrics.mixed_traffic import joint_rank
 
@@ -48,7 +49,10 @@ class NetworkScores:
         stored = self.outputs.bundle.manifest.scores.get(score)
         parts = []
         for images in sets:
-            found = self.outputs.clean(images) if epsilon is None else self.outputs.preprocessed(images, epsilon)
+            if epsilon is None:
+                found = left_out_of_bank(self.outputs.clean(images), images.own_similarity)
+            else:
+                found = self.outputs.preprocessed(images, epsilon)
             parts.append(score_images(score, found) if stored is None else stored.of_images(score, found))
         return np.concatenate(parts)
 

@@ -18,6 +18,7 @@ from service.model.session import Device
 from training.calibration.calibrate import display_of
 from training.calibration.pair_policies import Pair, PairScores
 from training.calibration.recommend import Recommendation, best_score
+from training.evaluation.calibration_set import calibration_set
 from training.evaluation.in_distribution import in_distribution_of
 from training.evaluation.ood_sets import OodSet, load_sets, refuse_own_images, refuse_own_sets
 from training.evaluation.outputs import BundleOutputs, ImageSet
@@ -128,7 +129,7 @@ def gather(
     held = {images.name: images for one in sets for images in one.calibration}
     scores = NetworkScores(BundleOutputs(bundle, out / "scores", device, progress), preprocessed)
     test = ImageSet(f"{in_distribution.dataset} test", in_distribution.test.images)
-    calibration = ImageSet(f"{in_distribution.dataset} calibration", in_distribution.calibration.images)
+    calibration = calibration_set(bundle, in_distribution)
     right_held = scores.right(calibration, in_distribution.calibration.labels)
     right = scores.right(test, in_distribution.test.labels)
     views: dict[ScoreName, ScoreView] = {}

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 from PIL import Image
 
 from service.model.bundle import load_bundle
@@ -16,7 +18,7 @@ from tests.training.data.test_user_folders import LABELS, model, write_flat, wri
 from training.calibration.open_graphs import OpenGraphs
 from training.data.labelled_folder import read_for_model
 from training.data.ood import load_ood
-from training.metrics.detection import auroc
+from training.metrics.detection import auroc, detection_error
 
 __all__ = ["model"]  # a fixture
 BRANCH = "compact-cifar10"
@@ -86,6 +88,29 @@ def test_an_imported_bundle_finds_its_own_images(imported, tmp_path):
     assert rows["baseline_energy"]["metrics"]["auroc"] == pytest.approx(expected)
     assert {"baseline", "baseline_pair", "baseline_certainty"} <= set(rows)
     assert "augrc_20_ood" in rows["baseline"]["metrics"]
+
+
+def test_no_calibration_image_is_its_own_neighbour(imported, tmp_path):
+    """An import's bank holds calibration images: the threshold comes from their similarity to the others alone."""
+    alike = write_photos(tmp_path / "alike", ("all",), each=60, seed=700)
+    rows = evaluated(tmp_path / "out", imported.bundle, "--ood", alike)[3]
+    manifest = load_bundle(imported.bundle).manifest
+    forward = onnx.load(imported.bundle / "model.onnx")
+    bank = next(numpy_helper.to_array(one) for one in forward.graph.initializer if one.name == "neighbour_bank")
+    bank = bank.astype(float) / np.linalg.norm(bank.astype(float), axis=0)
+
+    def similarity(images):  # the model's features are the mean colour
+        features = images[:].mean(axis=(1, 2))
+        found = features / np.linalg.norm(features, axis=1, keepdims=True) @ bank
+        return np.where(found > 1 - 1e-10, -1, found).max(axis=1)
+
+    own = read_for_model(imported.calibration, manifest.labels, manifest.input, "--calibration").images.images
+    others = load_ood(str(alike), Path("data"), manifest.input).calibration
+    answers = OpenGraphs.of(imported.bundle / "model.onnx", None, manifest.input).run(own, None)
+    uncorrected = detection_error(answers["neighbour_similarity"].astype(float), similarity(others)).value
+    expected = detection_error(similarity(own), similarity(others)).value
+    assert uncorrected != pytest.approx(expected, abs=1e-5)
+    assert rows["baseline_neighbours"]["thresholds"]["on_ood"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_an_imported_bundle_has_a_report(imported, tmp_path):
