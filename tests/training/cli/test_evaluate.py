@@ -210,7 +210,7 @@ def test_bundles_in_the_wrong_place_and_missing_sets_are_refused(reproduced, tmp
             "has a confidence branch; the baseline is the network trained without",
         ),
         ([branch, branch], [baseline], settings("uniform"), "2 bundles with a branch and 1 baselines"),
-        ([branch], [], settings("cifar10"), "was trained on it"),
+        ([branch], [], settings("cifar10"), "was trained or calibrated on it"),
         ([branch], [], settings("isun"), "data set 'isun' is not at .*To get it: fetch iSUN.tar.gz"),
         ([branch], [], settings("my_photos"), "--ood my_photos: no such set or folder. Expected one of .*all_images"),
         ([branch], [], settings("uniform", "uniform"), "uniform more than once"),
