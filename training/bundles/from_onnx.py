@@ -8,6 +8,7 @@ import numpy as np
 from service.errors import RequestError
 from service.model.bundle import Bundle, Default, Input, Provenance
 from service.model.images import Pixels, decode
+from service.model.scores import softmax
 from training.bundles.bank import with_bank
 from training.bundles.card import write_card
 from training.bundles.write import Graphs, assemble_bundle, check_new
@@ -19,7 +20,7 @@ from training.graphs.foreign.odin import odin_graph
 
 MAX_PIXELS = 200_000_000  # the user's own files; the service has a lower limit for files of strangers
 
-SAME_ANSWER = 1e-6  # of logits: what rounding leaves of a constant
+SAME_ANSWER = 1e-6  # of probabilities: what rounding leaves of a constant
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def import_onnx(
 
 def _default_of(calibrated: Calibrated, notes: list[str]) -> Default | None:
     """`accept_all` for a classifier that answers every image alike: no threshold tells its images apart."""
-    if np.ptp(calibrated.in_distribution["logits"], axis=0).max() > SAME_ANSWER:
+    if np.ptp(softmax(calibrated.in_distribution["logits"]), axis=0).max() > SAME_ANSWER:
         return None
     notes.append("every calibration image gets the same answer: no gate can choose among them, accept_all is default")
     return Default(policy="accept_all")
