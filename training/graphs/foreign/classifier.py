@@ -1,7 +1,7 @@
 """From a file to a bundle's forward graph: rewritten step by step, then compared with what the file itself answers."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,7 +60,9 @@ class Reading:
 
     def resolved(self, layout: Layout) -> dict[str, Any]:
         """What was used, for bundle.json; `layout` is the one that was found."""
-        fields = asdict(self.preprocessing) | {"layout": layout}
+        pixels = self.preprocessing
+        fields: dict[str, Any] = {"mean": list(pixels.mean), "std": list(pixels.std), "range": pixels.range}
+        fields |= {"channels": pixels.channels, "layout": layout}
         return fields if self.output is None else fields | {"output": self.output}
 
 
