@@ -49,8 +49,8 @@ def _parse(path: Path) -> onnx.ModelProto:
         onnx.load_external_data_for_model(model, str(path.absolute().parent))
     except (OSError, ValueError, onnx.checker.ValidationError) as problem:  # ValueError: the file is too short
         raise ExportError(
-            f"{path} keeps its weights in a file beside it, which cannot be read ({problem}). Copy that file, whole and "
-            "with its name, into the same folder; it may be neither a link nor lie elsewhere."
+            f"{path} keeps its weights in a file beside it, which cannot be read ({problem}). Copy that file, whole "
+            "and with its name, into the same folder; it may be neither a link nor lie elsewhere."
         ) from problem
     return model
 
