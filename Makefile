@@ -34,7 +34,7 @@ demo: $(VENV)/.demo ## watch gate and alerts at work (DURATION=seconds FOREIGN=f
 	$(BIN)/python -m demo --duration $(or $(DURATION),210) --foreign $(FOREIGN) $(DEMO_FLAGS)
 
 test: $(VENV)/.dev ## set up what it needs and run all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-models: $(VENV)/.dev $(THIRD_PARTY)/.installed ## import every kind of third-party classifier (30 minutes; MODELS_LIKE=name)
 	PYTHONPATH=$(THIRD_PARTY) $(BIN)/python -m pytest tests/third_party_models.py $(if $(MODELS_LIKE),-k "$(MODELS_LIKE)")

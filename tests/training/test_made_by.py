@@ -130,7 +130,7 @@ def test_a_training_is_made_again_from_its_card(place: Path) -> None:
     assert again.provenance.commands == (
         fit,
         export,
-        "confgate-train calibrate models/photos/1 --out models/photos/2 --tpr 85",
+        "confgate-train calibrate models/photos/1 --tpr 85 --out models/photos/2",
     )
     assert again.scores["confidence"].policies["tpr85"].n == made.manifest.scores["confidence"].policies["tpr90"].n
     for text in ("bundle.json", "CARD.md"):

@@ -8,6 +8,7 @@ import numpy as np
 
 from service.model.bundle import Bundle, Default, Input, Provenance
 from service.model.command_line import CommandLine
+from service.model.scores import softmax
 from training.bundles.bank import with_bank
 from training.bundles.card import write_card
 from training.bundles.evidence import imported_evidence
@@ -17,7 +18,7 @@ from training.calibration.calibrate import Calibrated, Evidence, calibrate_graph
 from training.graphs.foreign.classifier import Reading, read_classifier
 from training.graphs.perturbed import perturbed_or_note
 
-SAME_ANSWER = 1e-6  # of logits: what rounding leaves of a constant
+SAME_ANSWER = 1e-6  # of probabilities: what rounding leaves of a constant
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def _images_of(evidence: Evidence, calibration: Path, test: Path | None) -> str:
 
 def _default_of(calibrated: Calibrated, notes: list[str]) -> Default | None:
     """`accept_all` for a classifier that answers every image alike: no threshold tells its images apart."""
-    if np.ptp(calibrated.in_distribution["logits"], axis=0).max() > SAME_ANSWER:
+    if np.ptp(softmax(calibrated.in_distribution["logits"]), axis=0).max() > SAME_ANSWER:
         return None
     notes.append("every calibration image gets the same answer: no gate can choose among them, accept_all is default")
     return Default(policy="accept_all")

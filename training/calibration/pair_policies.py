@@ -212,7 +212,7 @@ def risk_pair(
         raise DataError(f"risk is {risk:g} and alpha {alpha:g}, expected both between 0 and 1.")
     if half_a.right is None or half_b.right is None:
         raise DataError(
-            "the pair 'risk' needs to know which images are misclassified. Use labelled calibration images."
+            "the pair 'risk': only labels tell which images are misclassified. Use labelled calibration images."
         )
     path = risk_path(half_a, proxies)
     wrong_a, accepted_a = np.transpose([_mistakes(pair, half_a) for pair in path])

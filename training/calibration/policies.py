@@ -126,7 +126,7 @@ def risk_policy(calibration: CalibrationScores, risk: float, alpha: float) -> Po
 def _known(right: NDArray[np.bool_] | None, policy: str) -> NDArray[np.bool_]:
     if right is None:
         raise DataError(
-            f"policy '{policy}' needs to know which images are misclassified. Use labelled calibration images."
+            f"policy '{policy}': only labels tell which images are misclassified. Use labelled calibration images."
         )
     return right
 

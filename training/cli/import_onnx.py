@@ -106,7 +106,7 @@ def _preprocessing(mean: str | None, std: str | None, pixel_range: float, channe
     of_mean = usual[0] if mean is None else channel_values(mean, "--mean")
     of_std = usual[1] if std is None else channel_values(std, "--std")
     if min(of_std) <= 0:
-        raise typer.BadParameter(f"--std is {std!r}, expected values above 0.")
+        raise DataError(f"--std is {std!r}, expected values above 0.")
     return Preprocessing(of_mean, of_std, pixel_range, channels)
 
 

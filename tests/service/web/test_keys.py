@@ -77,6 +77,8 @@ def test_a_known_key_is_let_in(stranger: httpx.Client, headers: dict[str, str]) 
 @pytest.mark.parametrize(
     "key",
     ["x", ALICE[:-1], ALICE + "x", ALICE.upper(), ALICE_LINE, ALICE_LINE.split(":")[2], "cg_" + "a" * 5000, "\xff"],
+    # Names that are the same in every process that runs tests: the keys are not.
+    ids=["short", "cut", "longer", "upper case", "line", "hash", "long", "not ASCII"],
 )
 def test_another_key_is_not(stranger: httpx.Client, key: str) -> None:
     """A key that is cut, changed, endless, or only the stored hash is unknown, whichever header brings it."""
@@ -185,6 +187,7 @@ def test_a_service_open_to_the_world_does_not_start(models: Path) -> None:
         (ALICE_LINE.replace("alice", "anonymous"), "expected NAME:ROLE:SHA256"),
         (ALICE_LINE[:-1], "expected NAME:ROLE:SHA256"),
     ],
+    ids=["a key", "a name twice", "a key twice", "role", "anonymous", "cut"],
 )
 def test_a_wrong_line_is_named_and_not_shown(tmp_path: Path, text: str, says: str) -> None:
     """A file of keys that cannot be right is refused by its line, and a key in it is not printed."""

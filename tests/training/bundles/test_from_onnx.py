@@ -155,6 +155,6 @@ def test_an_operator_without_a_derivative_leaves_out_odin(tmp_path, photos):
         *("--calibration", str(photos), "--out", str(target)),
     )
     assert done.returncode == 0, done.stderr
-    assert "no ODIN graph" in done.stdout
+    assert "no input preprocessing, and no score odin (ODIN)" in done.stdout
     assert "Sinh" in done.stdout
     assert "odin" not in load_bundle(target).manifest.scores

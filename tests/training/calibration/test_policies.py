@@ -91,7 +91,7 @@ def test_unlabelled_images_are_enough_for_a_rejection_rate():
     policy = target_rejection_policy(scores, 0.1)
     assert policy.expected_rejection_rate == pytest.approx(0.1)
     assert np.mean(scores <= policy.threshold) == pytest.approx(0.1)
-    with pytest.raises(DataError, match=r"5 images are too few to refuse 10.00% of.*at least 10"):
+    with pytest.raises(DataError, match=r"holds 5 images, too few to refuse 10.00% of.*at least 10"):
         target_rejection_policy(scores[:5], 0.1)
     with pytest.raises(DataError, match="between 0 and 1"):
         target_rejection_policy(scores, 1.0)

@@ -165,7 +165,7 @@ def test_unlabelled_images_calibrate_refusal_rates(tmp_path, model, photos, conf
     text = confgate_train(*importing(model, flat, out, "--ood", write_flat(tmp_path / "night", 40)))
     assert "is unlabelled, because it has no sub-folders" in text
     assert "put images into sub-folders called like the labels, such as" in text
-    assert "left out policy 'risk' needs to know which images are misclassified" in text.replace("\n", " ")
+    assert "left out policy 'risk': only labels tell which images are misclassified" in text.replace("\n", " ")
     manifest = load_bundle(out).manifest
     assert manifest.temperature == 1
     assert {"balanced", "foreign_only", "ood_holdout"} <= set(manifest.pairs.policies)

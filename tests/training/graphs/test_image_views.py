@@ -21,7 +21,7 @@ def folder(tmp_path) -> FolderImages:
     paths = [tmp_path / f"{number}.png" for number in range(COUNT)]
     for number, path in enumerate(paths):
         Image.fromarray(np.full((16, 16, 3), number, np.uint8)).save(path)
-    return FolderImages(paths, TARGET, np.zeros((COUNT, 2, 3)))
+    return FolderImages(paths, TARGET, np.zeros((COUNT, 2, 3)), np.zeros(COUNT, np.uint64))
 
 
 @pytest.mark.parametrize("batch", [1, 7, 16, 49, 50, 51])

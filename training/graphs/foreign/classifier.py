@@ -1,7 +1,7 @@
 """From a file to a bundle's forward graph: rewritten step by step, then compared with what the file itself answers."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,8 +60,9 @@ class Reading:
 
     def resolved(self, layout: Layout) -> dict[str, Any]:
         """What was used, for bundle.json; `layout` is the one that was found."""
-        kept = asdict(self.preprocessing)
-        fields = {k: list(v) if isinstance(v, tuple) else v for k, v in kept.items()} | {"layout": layout}
+        pixels = self.preprocessing
+        fields: dict[str, Any] = {"mean": list(pixels.mean), "std": list(pixels.std), "range": pixels.range}
+        fields |= {"channels": pixels.channels, "layout": layout}
         return fields if self.output is None else fields | {"output": self.output}
 
 
@@ -128,12 +129,25 @@ def _first_that_agrees(wanted: _Wanted, opset: int, tolerance: float) -> tuple[o
         if difference <= tolerance:
             return forward, batching, difference
         problems.append(f"{batching}: its answers differ by {difference:.1e}")
+    if _answers_vary(wanted):
+        raise ExportError(
+            f"{wanted.path} answers differently each time for the same image, so no threshold holds for it. Export it "
+            "in evaluation mode (net.eval() in PyTorch), without random operators."
+        )
     batch = wanted.image.batch or 1
     export = "Export it with a dynamic batch size, or with one image" if batch > 1 else "Export it again"
     raise ExportError(
         f"{wanted.path} cannot be rewritten so that it answers as before ({'; '.join(dict.fromkeys(problems))}). "
         f"{export} at opset {OPSET} or later."
     )
+
+
+def _answers_vary(wanted: _Wanted) -> bool:
+    """Whether the file itself answers the same image differently when asked twice, as with dropout that is still on."""
+    twice = np.repeat(wanted.probes[:1], 2, axis=0)
+    found = original_answers(wanted.path, wanted.output, wanted.image, wanted.preprocessing, twice)
+    first, second = np.asarray(found[wanted.output], np.float64)
+    return not np.allclose(first, second, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def _attempts(opset: int) -> Iterator[tuple[bool, Batching]]:

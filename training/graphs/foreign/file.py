@@ -47,10 +47,10 @@ def _parse(path: Path) -> onnx.ModelProto:
         raise ExportError(f"{path} is not an ONNX model: it has no nodes. Name an .onnx file.")
     try:
         onnx.load_external_data_for_model(model, str(path.absolute().parent))
-    except (OSError, onnx.checker.ValidationError) as problem:
+    except (OSError, ValueError, onnx.checker.ValidationError) as problem:  # ValueError: the file is too short
         raise ExportError(
-            f"{path} keeps its weights in a file beside it, which cannot be read ({problem}). Copy that file, with its "
-            "name, into the same folder."
+            f"{path} keeps its weights in a file beside it, which cannot be read ({problem}). Copy that file, whole "
+            "and with its name, into the same folder; it may be neither a link nor lie elsewhere."
         ) from problem
     return model
 

@@ -11,6 +11,8 @@ from training.errors import ExportError
 
 Layout = Literal["nchw", "nhwc"]
 DEFAULT_SIZE = 224
+LARGEST_SIDE = 4096  # the contract's own limit
+LARGEST_BATCH = 1024  # of a fixed one: the file must be run at it to know what it answers
 PIXEL_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.UINT8)
 # What may lie between the input and the node that shows the order of axes.
 _ELEMENTWISE = {"Cast", "Add", "Sub", "Mul", "Div", "Identity", "Pad", "BatchNormalization"}
@@ -59,6 +61,11 @@ def find_image(
             f"{order}. An image of one channel, or of four, is not served."
         )
     height, width = _size(value, (shape[rows], shape[columns]), size, notes)
+    if not 0 < (shape[0] or 1) <= LARGEST_BATCH:
+        raise ExportError(
+            f"the graph's input is {_shown(value)}, a batch of {shape[0]:,} images, expected 1 to {LARGEST_BATCH:,}. "
+            "Export it with a dynamic batch size."
+        )
     return ImageTensor(value.name, tensor.elem_type, order, height, width, shape[0])
 
 
@@ -76,6 +83,11 @@ def _size(
         raise ExportError(
             f"--size is {wanted[1]}x{wanted[0]} (width x height), but the graph's input is {_shown(value)}, fixed. "
             "Leave --size out, or export the graph at that size."
+        )
+    if not (0 < height <= LARGEST_SIDE and 0 < width <= LARGEST_SIDE):
+        raise ExportError(
+            f"the graph's images are {width}x{height} (width x height), expected 1 to {LARGEST_SIDE} pixels a side. "
+            f"Export the graph at another size{'' if wanted is None else ', or give another --size'}."
         )
     return height, width
 

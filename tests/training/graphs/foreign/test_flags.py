@@ -1,6 +1,7 @@
 """The flags of import-onnx: what the graph is fed, which output is taken, and how values may be written."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,7 +183,48 @@ def lost_weights(path: Path) -> Path:
     return path
 
 
+def short_weights(path: Path) -> Path:
+    from tests.training.graphs.foreign.small_graphs import weights_beside
+
+    weights_beside(path)
+    (path.parent / "weights.data").write_bytes(b"12")
+    return path
+
+
+def weights_elsewhere(path: Path) -> Path:
+    """A file that says its weights are one of the system's."""
+    import onnx
+
+    from tests.training.graphs.foreign.small_graphs import weights_beside
+
+    weights_beside(path)
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "../../etc/passwd"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def dropout_that_is_on(path: Path) -> Path:
+    net = Net()
+    noise = net.op("RandomNormalLike", net.logits("pixels_in"))
+    return net.save(path, (net.op("Add", net.logits("pixels_in"), noise), ["N", CLASSES]))
+
+
+def _of_shape(*shape: int | str) -> Any:
+    return lambda path: plain(path, image=shape)
+
+
 WRONG = {
+    "short weights": (short_weights, (), "cannot be read.*exceeds.*Copy that file, whole"),
+    "weights elsewhere": (weights_elsewhere, (), "passwd.*outside the directory"),
+    "random": (dropout_that_is_on, (), r"answers differently each time.*net\.eval\(\)"),
+    "huge": (_of_shape("N", 3, 100_000, 100_000), (), "100000x100000.*expected 1 to 4096"),
+    "negative": (_of_shape("N", 3, -5, 12), (), "12x-5.*expected 1 to 4096"),
+    "huge size": (_of_shape("N", 3, "H", "W"), ("--size", "99999"), "99999x99999.*another --size"),
+    "huge batch": (_of_shape(1_000_000, 3, 12, 12), (), "1,000,000 images, expected 1 to 1,024.*dynamic batch size"),
     "grey": (lambda p: _grey(p), (), r"\[N,1,12,12\].*three channels"),
     "flat": (flat_input, (), r"\[N,4\], expected an image"),
     "two inputs": (two_inputs, (), "the inputs 'pixels_in'.*'other'"),
