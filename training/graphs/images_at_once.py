@@ -82,6 +82,9 @@ def _sizes(model: onnx.ModelProto, folder: Path | None) -> Mapping[str, int]:
         inputs[EPSILON] = np.zeros((), np.float32)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    # Each shape is read as soon as its tensor exists: at the end, all tensors would be in memory together.
+    options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    options.enable_mem_pattern = False
     options.log_severity_level = 4  # a graph that does not open this way has its own message elsewhere
     options.add_session_config_entry("session.disable_prepacking", "1")  # it would hold all weights twice for one run
     find_weights(options, folder)
