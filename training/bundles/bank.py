@@ -28,6 +28,7 @@ from training.graphs.neighbours import (
     neighbour_similarity,
 )
 from training.graphs.run import open_graph, run_batches
+from training.graphs.weights import weights_folder
 
 CalibrationImages = LabelledImages | UnlabelledImages
 BANK_CANDIDATES = 5_000
@@ -108,7 +109,8 @@ def own_similarity_of(forward: onnx.ModelProto, shape: Input, images: Calibratio
 def bank_of(forward: onnx.ModelProto) -> NDArray[np.float32]:
     """The bank of a graph [D,M]: a column for each image in it, of length 1."""
     tensor = next(tensor for tensor in forward.graph.initializer if tensor.name == BANK)
-    return np.asarray(numpy_helper.to_array(tensor), np.float32)
+    folder = weights_folder(forward)
+    return np.asarray(numpy_helper.to_array(tensor, base_dir="" if folder is None else str(folder)), np.float32)
 
 
 def _at_most(source: CalibrationImages, most: int) -> CalibrationImages:

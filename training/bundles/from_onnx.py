@@ -1,5 +1,6 @@
 """`confgate-train import-onnx`: any ONNX image classifier becomes a bundle."""
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,52 +46,55 @@ def import_onnx(
     """Reads the graph, finds its logits, calibrates on a folder of images, and writes the bundle."""
     check_new(target)
     notes: list[str] = []
-    classifier = read_classifier(model, len(labels), reading, notes)
-    height, width = classifier.height, classifier.width
-    rule = resize or Input(width=width, height=height, resize="stretch", interpolation="bilinear")
-    shape = rule.model_copy(update={"width": width, "height": height})
-    evidence = imported_evidence(calibration, test, labels, shape, list(ood), data_root)
-    banked = with_bank(classifier.forward, shape, evidence)
-    forward, evidence = banked.forward, banked.evidence
-    if banked.note is not None:
-        notes.append(banked.note)
-    perturbed = perturbed_or_note(forward)
-    if perturbed.note is not None:
-        notes.append(perturbed.note)
-    provenance = Provenance(
-        git_sha="not trained here",
-        recipe=f"import-onnx {model.name}",
-        seed=None,
-        data=_images_of(evidence, calibration, test),
-        commands=(command,),
-        resolved_recipe={
-            "labels": list(labels),
-            **reading.resolved(classifier.layout),
-            **shape.model_dump(mode="json"),
-        },
-    )
-    graphs = Graphs(forward, perturbed.graph)
-    opened = graphs.opened(shape)
-    calibrated = calibrate_graphs(opened, evidence)
-    notes += calibrated.notes
-    bundle = assemble_bundle(
-        target,
-        graphs,
-        opened,
-        labels,
-        evidence,
-        calibrated,
-        provenance,
-        default=_default_of(calibrated, notes),
-        card=lambda manifest, made: write_card(
-            manifest,
-            evidence.name,
-            f"An ONNX classifier imported from `{model.name}`.",
-            how_it_was_made(manifest.provenance.commands, f"It was {manifest.provenance.data}; {reading.described()}."),
-            made.epsilon_how,
-        ),
-    )
-    return Imported(bundle, notes, calibrated.warning)
+    with tempfile.TemporaryDirectory() as weights:
+        classifier = read_classifier(model, len(labels), reading, Path(weights), notes)
+        height, width = classifier.height, classifier.width
+        rule = resize or Input(width=width, height=height, resize="stretch", interpolation="bilinear")
+        shape = rule.model_copy(update={"width": width, "height": height})
+        evidence = imported_evidence(calibration, test, labels, shape, list(ood), data_root)
+        banked = with_bank(classifier.forward, shape, evidence)
+        forward, evidence = banked.forward, banked.evidence
+        if banked.note is not None:
+            notes.append(banked.note)
+        perturbed = perturbed_or_note(forward)
+        if perturbed.note is not None:
+            notes.append(perturbed.note)
+        provenance = Provenance(
+            git_sha="not trained here",
+            recipe=f"import-onnx {model.name}",
+            seed=None,
+            data=_images_of(evidence, calibration, test),
+            commands=(command,),
+            resolved_recipe={
+                "labels": list(labels),
+                **reading.resolved(classifier.layout),
+                **shape.model_dump(mode="json"),
+            },
+        )
+        graphs = Graphs(forward, perturbed.graph)
+        opened = graphs.opened(shape)
+        calibrated = calibrate_graphs(opened, evidence)
+        notes += calibrated.notes
+        bundle = assemble_bundle(
+            target,
+            graphs,
+            opened,
+            labels,
+            evidence,
+            calibrated,
+            provenance,
+            default=_default_of(calibrated, notes),
+            card=lambda manifest, made: write_card(
+                manifest,
+                evidence.name,
+                f"An ONNX classifier imported from `{model.name}`.",
+                how_it_was_made(
+                    manifest.provenance.commands, f"It was {manifest.provenance.data}; {reading.described()}."
+                ),
+                made.epsilon_how,
+            ),
+        )
+        return Imported(bundle, notes, calibrated.warning)
 
 
 def _images_of(evidence: Evidence, calibration: Path, test: Path | None) -> str:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import onnx
-
 from service.model.bundle import Bundle, Default, Figure, Manifest, Provenance, Score
 from service.model.command_line import CommandLine
 from service.model.manifest import HashedFile
@@ -35,6 +33,7 @@ from training.calibration.pairs import with_target_rejection as pairs_with_targe
 from training.calibration.policies import TARGET_REJECTION, target_rejection_policy
 from training.errors import ExportError
 from training.graphs.perturbed import Perturbed, perturbed_or_note
+from training.graphs.weights import load_without_large_weights
 
 # Written into bundles since version 0.1, and found again by the next calibration: it must not change.
 RECALIBRATED = "; thresholds made anew"
@@ -60,7 +59,7 @@ class Prepared:
 def prepare(bundle: Bundle, evidence: Evidence) -> Prepared:
     """Adds a bank of neighbours to graphs that have none."""
     shape = bundle.manifest.input
-    forward = onnx.load(bundle.graph_path("forward"))
+    forward = load_without_large_weights(bundle.graph_path("forward"))
     banked = with_bank(forward, shape, evidence)
     if banked.forward is forward:
         return Prepared(opened_bundle(bundle), banked.evidence, note=banked.note)

@@ -32,7 +32,7 @@ from training.calibration.open_graphs import OpenGraphs
 from training.data.seen import Hashes, pack
 from training.errors import ExportError
 from training.graphs.image_views import as_served
-from training.graphs.weights import share_weights
+from training.graphs.weights import WEIGHTS, share_weights, weights_folder
 
 TRAINING_IMAGES = "training_images.bin"  # hashes: see training.data.seen
 
@@ -140,12 +140,12 @@ def write_graphs(graphs: Graphs, folder: Path) -> dict[str, Path]:
     if graphs.perturbed is not None:
         perturbed = onnx.ModelProto()
         perturbed.CopyFrom(graphs.perturbed)
-        weights = share_weights([forward, perturbed], "weights.bin")
-        if weights:  # small tensors stay in the graphs
-            files["weights.bin"] = folder / "weights.bin"
-            files["weights.bin"].write_bytes(weights)
+        if share_weights([forward, perturbed], folder / WEIGHTS):  # small tensors stay in the graphs
+            files[WEIGHTS] = folder / WEIGHTS
         files["perturbed.onnx"] = folder / "perturbed.onnx"
         files["perturbed.onnx"].write_bytes(perturbed.SerializeToString())
+    elif weights_folder(forward) is not None and share_weights([forward], folder / WEIGHTS):
+        files[WEIGHTS] = folder / WEIGHTS
     files["model.onnx"].write_bytes(forward.SerializeToString())
     return files
 

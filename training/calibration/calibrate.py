@@ -22,7 +22,7 @@ from service.model.scores import (
     histogram,
     score_images,
 )
-from training.calibration.epsilon import choose_epsilon, choose_epsilon_ood
+from training.calibration.epsilon import choose_epsilon, choose_epsilon_ood, note_few
 from training.calibration.familiarity import FEWEST_CORRECT, Familiarity, learn_familiarity, witnesses_of
 from training.calibration.halves import Halves, halves_of
 from training.calibration.open_graphs import OpenGraphs
@@ -105,7 +105,8 @@ def calibrate_graphs(
 ) -> Calibrated:
     """Chooses ε, then makes every policy of every score that the graphs offer, and every pair."""
     in_distribution, truth = as_served(evidence.calibration.images, graphs.shape), evidence.calibration.labels
-    epsilon, epsilon_how = _epsilon(graphs, in_distribution, truth, evidence, epsilon_by)
+    notes = dict.fromkeys((*evidence.notes, *(() if traffic is None else traffic.notes)))
+    epsilon, epsilon_how = _epsilon(graphs, in_distribution, truth, evidence, epsilon_by, notes)
     outputs = left_out_of_bank(
         graphs.run(in_distribution, epsilon, "scoring calibration images"), evidence.own_similarity
     )
@@ -113,7 +114,6 @@ def calibrate_graphs(
     halves = halves_of(len(in_distribution))
     temperature = 1.0 if truth is None else temperature_of(outputs["logits"][halves.a], truth[halves.a])
     ood = {name: graphs.run(images.calibration, epsilon, f"scoring {name}") for name, images in evidence.ood.items()}
-    notes = dict.fromkeys((*evidence.notes, *(() if traffic is None else traffic.notes)))
     if right is None:
         notes[UNLABELLED] = None
     familiarity = _familiarity(graphs, outputs, right, halves, ood, notes)
@@ -210,7 +210,9 @@ def _epsilon(
     truth: NDArray[np.int64] | None,
     evidence: Evidence,
     by: EpsilonBy,
+    notes: dict[str, None],
 ) -> tuple[float | None, str]:
+    """ε, and how it was chosen; `notes` gets one if large images are the reason that it was chosen on few."""
     if by == "ood" and not evidence.ood:
         raise DataError("--epsilon-by ood needs out-of-distribution images. Name a set with --ood.")
     score = graphs.preprocessed_score
@@ -219,6 +221,7 @@ def _epsilon(
     if evidence.ood and by != "misclassified":
         ood = [as_served(images.calibration, graphs.shape) for images in evidence.ood.values()]
         sets = ", ".join(evidence.ood)
+        note_few(in_distribution, notes)
         perturbed = perturbed_images_of(graphs.perturbed_graph)
         return (
             choose_epsilon_ood(perturbed, score, in_distribution, ood, graphs.perturbed_batch),
@@ -227,6 +230,7 @@ def _epsilon(
     if truth is None and by == "misclassified":
         raise DataError("--epsilon-by misclassified needs labelled calibration images. Label them, or give --ood.")
     if truth is None:
+        note_few(in_distribution, notes)
         perturbed = perturbed_images_of(graphs.perturbed_graph)
         return (
             choose_epsilon_ood(perturbed, score, in_distribution, [_proxies(in_distribution)], graphs.perturbed_batch),
@@ -236,6 +240,7 @@ def _epsilon(
     if right.all() or not right.any():
         which = "no calibration image is misclassified" if right.all() else "every calibration image is misclassified"
         return 0.0, f"ε is 0, because {which}: there is nothing to choose it on"
+    note_few(in_distribution, notes)
     perturbed = perturbed_images_of(graphs.perturbed_graph)
     return (
         choose_epsilon(perturbed, score, in_distribution, right, graphs.perturbed_batch),

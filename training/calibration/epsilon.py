@@ -18,6 +18,26 @@ EPSILONS = (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016)
 # At most so many in-distribution images. Neighbouring ε differ by a tenth of a point of detection error: with 1,000
 # images, each of which is a twentieth of a point, the choice would be chance.
 EPSILON_IMAGES = 5_000
+# Each image takes the time of ten forward passes: with 5,000 photos an import would take an hour. The size of the
+# images alone says how many it may be, so that the same images give the same ε on every machine.
+EPSILON_PIXELS = EPSILON_IMAGES * 32 * 32
+FEWEST_EPSILON_IMAGES = 500
+
+
+def epsilon_images(images: AnyImages) -> int:
+    """How many images of this size ε is chosen on, at most: 5,000 of 32×32 pixels, 500 of 224×224."""
+    height, width = images.shape[1:3]
+    return min(EPSILON_IMAGES, max(FEWEST_EPSILON_IMAGES, EPSILON_PIXELS // (height * width)))
+
+
+def note_few(images: AnyImages, notes: dict[str, None]) -> None:
+    """Says that ε is not chosen on all of these images, if that is because they are large."""
+    most, (height, width) = epsilon_images(images), images.shape[1:3]
+    if most < min(len(images), EPSILON_IMAGES):
+        notes[
+            f"ε was chosen on {most:,} of {len(images):,} calibration images: at {width}×{height} pixels, more would "
+            "take too long."
+        ] = None
 
 
 def choose_epsilon(
@@ -29,12 +49,13 @@ def choose_epsilon(
 ) -> float:
     """The ε of least detection error between correctly classified and misclassified images; needs no OOD images.
 
-    It is chosen on at most EPSILON_IMAGES images, of which at most half are misclassified.
+    It is chosen on at most `epsilon_images`, of which at most half are misclassified.
     """
     if right.all() or not right.any():
         return EPSILONS[0]  # there is nothing to tell apart
-    wrong = np.flatnonzero(~right)[: EPSILON_IMAGES // 2]
-    chosen = np.concatenate([np.flatnonzero(right)[: EPSILON_IMAGES - len(wrong)], wrong])
+    most = epsilon_images(images)
+    wrong = np.flatnonzero(~right)[: most // 2]
+    chosen = np.concatenate([np.flatnonzero(right)[: most - len(wrong)], wrong])
     found = _at_each_epsilon(perturbed, score, ChosenImages(images, chosen), batch)
     return least_error([values[right[chosen]] for values in found], [values[~right[chosen]] for values in found])
 
@@ -48,12 +69,15 @@ def choose_epsilon_ood(
 ) -> float:
     """The ε of least detection error between in-distribution images and held-out OOD images, as in the paper.
 
-    It is chosen on the first EPSILON_IMAGES of `images` and all of `ood`.
+    It is chosen on the first `epsilon_images` of `images` and of each set of `ood`.
     """
-    others = [_at_each_epsilon(perturbed, score, part, batch) for part in ood]
-    first = ChosenImages(images, np.arange(min(len(images), EPSILON_IMAGES)))
+    most = epsilon_images(images)
+    own, *others = (
+        _at_each_epsilon(perturbed, score, ChosenImages(part, np.arange(min(len(part), most))), batch)
+        for part in (images, *ood)
+    )
     return least_error(
-        _at_each_epsilon(perturbed, score, first, batch),
+        own,
         [np.concatenate(of_epsilon) for of_epsilon in zip(*others, strict=True)],
     )
 

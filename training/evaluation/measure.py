@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from service.model.bundle import Bundle
 from service.model.scores import Floats, ScoreName
-from training.calibration.epsilon import EPSILON_IMAGES, EPSILONS, least_error
+from training.calibration.epsilon import EPSILONS, epsilon_images, least_error
 from training.calibration.policies import FEWEST_MISTAKES
 from training.evaluation.calibration_set import calibration_set
 from training.evaluation.in_distribution import InDistribution, spread_indices
@@ -195,7 +195,7 @@ def _epsilons(
         return {one.name: None for one in sets}
     if choice == "bundle":
         return {one.name: stored for one in sets}
-    chosen = spread_indices(len(calibration), EPSILON_IMAGES)
+    chosen = spread_indices(len(calibration), epsilon_images(calibration.images))
     few = ImageSet(calibration.name, ChosenImages(calibration.images, chosen))
     if choice == "per-set":
         return {one.name: best_epsilon(score, scores, few, one.calibration) for one in sets}

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 from onnx.shape_inference import InferenceError
 
 from service.model.session import RUNTIME_ERRORS
+from training.graphs.weights import find_weights, weights_folder
 
 ACTIVATION_BYTES = 256 * 2**20  # what the intermediate tensors of one batch may take
 MOST_FORWARD = 250
@@ -37,7 +38,7 @@ def images_at_once(model: onnx.ModelProto | Path, most: int, budget: int = ACTIV
 
 def bytes_of_one_image(model: onnx.ModelProto | Path) -> int:
     """The most that the intermediate tensors of one image take together, each until its last use."""
-    folder = model.parent if isinstance(model, Path) else None
+    folder = model.parent if isinstance(model, Path) else weights_folder(model)
     # Without its weights: those in a file beside the graph are only read by the session.
     known = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
     sizes = _sizes(known, folder)
@@ -81,9 +82,12 @@ def _sizes(model: onnx.ModelProto, folder: Path | None) -> Mapping[str, int]:
         inputs[EPSILON] = np.zeros((), np.float32)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    # Each shape is read as soon as its tensor exists: at the end, all tensors would be in memory together.
+    options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    options.enable_mem_pattern = False
     options.log_severity_level = 4  # a graph that does not open this way has its own message elsewhere
-    if folder is not None:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.absolute()))
+    options.add_session_config_entry("session.disable_prepacking", "1")  # it would hold all weights twice for one run
+    find_weights(options, folder)
     session = onnxruntime.InferenceSession(measured.SerializeToString(), options, providers=["CPUExecutionProvider"])
     shapes = session.run([SHAPE_OF + name for name in names], inputs)
     inferred = onnx.shape_inference.infer_shapes(model).graph

@@ -48,27 +48,29 @@ def perturbed_graph(forward: onnx.ModelProto) -> onnx.ModelProto:
     Raises GradientError where there can be none, also if ONNX Runtime cannot run it or its gradient is not finite.
     """
     perturbed = add_input_preprocessing(forward, temperature=ODIN_TEMPERATURE)
-    for what, images in _plain_images(perturbed).items():
-        gradient = _gradient(perturbed, images)
+    for what, gradient in _gradients(perturbed).items():
         if not np.isfinite(gradient).all():
             raise GradientError(f"the gradient of the graph is not finite for {what}")
     return perturbed
 
 
-def _gradient(perturbed: onnx.ModelProto, images: Pixels) -> NDArray[np.float32]:
-    """The gradient whose sign the graph takes, which is none of its outputs."""
+def _gradients(perturbed: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
+    """The gradients of plain images. The graph takes their sign, and none is an output of it."""
     found = perturbation(perturbed.graph)
     assert found is not None, "add_input_preprocessing makes this step"
     sign = next(node for node in perturbed.graph.node if found[1] in node.output)
     perturbed.graph.output.append(helper.make_tensor_value_info(sign.input[0], TensorProto.FLOAT, None))
     try:
+        session = open_graph(perturbed)
         epsilon = np.zeros((), np.float32)
-        (gradient,) = open_graph(perturbed).run([sign.input[0]], {IMAGE: images, EPSILON: epsilon})
+        return {
+            what: np.asarray(session.run([sign.input[0]], {IMAGE: images, EPSILON: epsilon})[0])
+            for what, images in _plain_images(perturbed).items()
+        }
     except RUNTIME_ERRORS as problem:
         raise GradientError(f"ONNX Runtime cannot run the perturbed graph ({problem})") from problem
     finally:
         del perturbed.graph.output[-1]
-    return np.asarray(gradient)
 
 
 def _plain_images(perturbed: onnx.ModelProto) -> dict[str, Pixels]:

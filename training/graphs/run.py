@@ -12,23 +12,21 @@ from service.model.session import fixed_batch
 from training.graphs.image_views import AnyImages, batches_of
 from training.graphs.images_at_once import MOST_FORWARD, MOST_PERTURBED
 from training.graphs.progress import images_done, pass_begins
-
-# A model in memory has no folder of its own. ONNX Runtime knows this setting since 1.21.
-EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+from training.graphs.weights import find_weights, weights_folder
 
 
 def open_graph(model: onnx.ModelProto | Path, weights_in: Path | None = None) -> onnxruntime.InferenceSession:
     """A CPU session for a graph that may not be in a bundle yet: for calibration and for checks.
 
-    `weights_in` is the folder of the weights file that a model in memory refers to.
+    `weights_in` is the folder of the weights file that a model in memory refers to, unless it says so itself.
     """
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # From its second run on, a session with memory patterns holds every tensor twice: once in blocks that the first run
     # left, and once in one block planned for them all.
     options.enable_mem_pattern = False
-    if weights_in is not None:
-        options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(weights_in.absolute()))
+    if isinstance(model, onnx.ModelProto):
+        find_weights(options, weights_in or weights_folder(model))
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 

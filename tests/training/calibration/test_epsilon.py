@@ -5,7 +5,7 @@ import pytest
 
 from service.model.scores import score_images
 from tests.training.small_network import IMAGES, MEAN, STD, network_with
-from training.calibration.epsilon import EPSILONS, choose_epsilon, choose_epsilon_ood
+from training.calibration.epsilon import EPSILONS, choose_epsilon, choose_epsilon_ood, epsilon_images, note_few
 from training.graphs.from_torch import export_network
 from training.graphs.parity import preprocessed_score
 from training.graphs.perturbed import ODIN_TEMPERATURE, perturbed_graph
@@ -53,3 +53,17 @@ def test_epsilon_chosen_on_ood_images_has_the_least_detection_error(branch, imag
         )
         errors[epsilon] = detection_error(inside, np.concatenate(others)).detection_error
     assert errors[chosen] == min(errors.values())
+
+
+@pytest.mark.parametrize(("side", "most"), [(16, 5_000), (32, 5_000), (64, 1_250), (224, 500), (600, 500)])
+def test_epsilon_is_chosen_on_fewer_images_where_they_are_large(side, most):
+    """The size of the images alone says how many there are, and a note says if that leaves some out."""
+    many = np.broadcast_to(np.uint8(0), (6_000, side, side, 3))
+    assert epsilon_images(many) == most
+    notes = {}
+    note_few(many, notes)
+    assert len(notes) == (most < 5_000)
+    assert all(f"ε was chosen on {most:,} of 6,000 calibration images" in note for note in notes)
+    few = {}
+    note_few(many[:most], few)
+    assert not few

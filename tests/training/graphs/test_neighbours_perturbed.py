@@ -88,10 +88,10 @@ def test_both_graphs_share_one_bank_beside_them(forward, bank, tmp_path: Path):
     clean = add_neighbours(forward, large, K)
     moved = perturbed_graph(clean)
     expected = run_graph(open_graph(clean), IMAGES)[SIMILARITY]
-    content = share_weights([clean, moved], "weights.bin")
+    share_weights([clean, moved], tmp_path / "weights.bin")
+    content = (tmp_path / "weights.bin").read_bytes()
     rows = large / np.linalg.norm(large.astype(float), axis=1, keepdims=True)
     assert content.count(np.ascontiguousarray(rows.T, np.float32).tobytes()) == 1
-    (tmp_path / "weights.bin").write_bytes(content)
     for graph, epsilon in ((clean, None), (moved, EPSILON)):
         found = run_graph(open_graph(graph, weights_in=tmp_path), IMAGES, epsilon=epsilon)
         np.testing.assert_allclose(found[SIMILARITY], expected, atol=1e-5)

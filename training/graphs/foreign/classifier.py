@@ -22,6 +22,7 @@ from training.graphs.foreign.output import Values, choose_output, drop_unused, e
 from training.graphs.foreign.preprocessing import Preprocessing
 from training.graphs.foreign.trial import first_line, open_trial, run_trial
 from training.graphs.image_input import NORMALISED, OPSET, forget_traces
+from training.graphs.weights import same_weights_as
 
 PROBES = 3
 # Of the largest value; a graph that computes in float16 rounds differently when its nodes are joined differently.
@@ -81,6 +82,7 @@ class _Wanted:
     """What every attempt at rewriting needs to know."""
 
     path: Path
+    model: onnx.ModelProto
     image: ImageTensor
     preprocessing: Preprocessing
     output: str
@@ -90,9 +92,12 @@ class _Wanted:
     probes: Pixels
 
 
-def read_classifier(path: Path, classes: int, reading: Reading, notes: list[str]) -> ForeignClassifier:
-    """The first way of rewriting the graph whose answers are those of the file; an error if there is none."""
-    model = read_file(path)
+def read_classifier(path: Path, classes: int, reading: Reading, weights: Path, notes: list[str]) -> ForeignClassifier:
+    """The first way of rewriting the graph whose answers are those of the file; an error if there is none.
+
+    Its large weights move to the folder `weights`, which must stay as long as the graph is used.
+    """
+    model = read_file(path, weights)
     image = find_image(model, reading.layout, reading.size, notes)
     if image.elem_type == TensorProto.UINT8 and reading.preprocessing != Preprocessing(
         channels=reading.preprocessing.channels
@@ -106,11 +111,10 @@ def read_classifier(path: Path, classes: int, reading: Reading, notes: list[str]
     output = choose_output(answers, classes, reading.output)
     values = values_of(model, output, answers[output])
     opset, is_half = _opset(model), _computes_in_float16(model)
-    del model
     rows = np.asarray(answers[output], np.float64).reshape(PROBES, classes)
     if not np.isfinite(rows).all():
         raise ExportError(f"{path} answers with values that are not finite. Check --mean, --std and --range.")
-    wanted = _Wanted(path, image, reading.preprocessing, output, values, classes, rows, probes)
+    wanted = _Wanted(path, model, image, reading.preprocessing, output, values, classes, rows, probes)
     forward, batching, difference = _first_that_agrees(wanted, opset, TOLERANCE_FLOAT16 if is_half else TOLERANCE)
     notes += _notes(wanted, opset, _opset(forward), batching)
     notes.append(f"answers equal those of {path.name} in ONNX Runtime: the largest difference is {difference:.1e}")
@@ -159,7 +163,8 @@ def _attempts(opset: int) -> Iterator[tuple[bool, Batching]]:
 
 
 def _rewritten(wanted: _Wanted, convert: bool, batching: Batching) -> onnx.ModelProto:
-    model = read_file(wanted.path)
+    model = onnx.ModelProto()
+    model.CopyFrom(wanted.model)
     image, fixed = wanted.image, wanted.image.batch or 1
     del model.graph.value_info[:]  # shapes inferred for the old batch and size
     batch = 1 if batching == "one" else "N"
@@ -177,6 +182,7 @@ def _rewritten(wanted: _Wanted, convert: bool, batching: Batching) -> onnx.Model
         free_batch(model, fixed)
     drop_unused(model.graph)  # what the converter or a rewritten shape left behind
     forget_traces(model)
+    same_weights_as(model, wanted.model)
     return model
 
 

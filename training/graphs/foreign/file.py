@@ -7,6 +7,7 @@ from google.protobuf.message import DecodeError
 from onnx.inliner import inline_local_functions
 
 from training.errors import ExportError
+from training.graphs.weights import move_large_weights
 
 # The first bytes of files that people have instead of an ONNX graph, and how they become one.
 OTHER_FORMATS = (
@@ -17,21 +18,19 @@ OTHER_FORMATS = (
 )
 
 
-def read_file(path: Path) -> onnx.ModelProto:
-    """The model with its weights; its only inputs are those that have no value of their own."""
-    model = _parse(path)
+def read_file(path: Path, weights: Path) -> onnx.ModelProto:
+    """The model; its only inputs are those that have no value of their own. Large weights move to the folder."""
+    model = _parse(path, weights)
     graph = model.graph
-    weights = {tensor.name for tensor in graph.initializer} | {
-        tensor.values.name for tensor in graph.sparse_initializer
-    }
-    inputs = [value for value in graph.input if value.name not in weights]  # before IR 4 every weight was an input too
+    given = {tensor.name for tensor in graph.initializer} | {tensor.values.name for tensor in graph.sparse_initializer}
+    inputs = [value for value in graph.input if value.name not in given]  # before IR 4 every weight was an input too
     del graph.input[:]
     graph.input.extend(inputs)
     model.ir_version = max(model.ir_version, 8)
     return inline_local_functions(model) if model.functions else model
 
 
-def _parse(path: Path) -> onnx.ModelProto:
+def _parse(path: Path, weights: Path) -> onnx.ModelProto:
     if path.is_dir():
         raise ExportError(f"{path} is a folder, expected one .onnx file. Convert a SavedModel with tf2onnx.")
     try:
@@ -46,13 +45,22 @@ def _parse(path: Path) -> onnx.ModelProto:
     if not model.graph.node:
         raise ExportError(f"{path} is not an ONNX model: it has no nodes. Name an .onnx file.")
     try:
-        onnx.load_external_data_for_model(model, str(path.absolute().parent))
+        move_large_weights(model, weights, path.absolute().parent)
+        _load_others(model, path.absolute().parent)
     except (OSError, ValueError, onnx.checker.ValidationError) as problem:  # ValueError: the file is too short
         raise ExportError(
             f"{path} keeps its weights in a file beside it, which cannot be read ({problem}). Copy that file, whole "
             "and with its name, into the same folder; it may be neither a link nor lie elsewhere."
         ) from problem
     return model
+
+
+def _load_others(model: onnx.ModelProto, folder: Path) -> None:
+    """What is beside the graph and is no initialiser: constants of nodes and of their branches."""
+    moved = list(model.graph.initializer)
+    del model.graph.initializer[:]
+    onnx.load_external_data_for_model(model, str(folder))
+    model.graph.initializer.extend(moved)
 
 
 def _check_format(path: Path, start: bytes) -> None:

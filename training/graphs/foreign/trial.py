@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from service.model.images import Pixels
 from service.model.session import CPU, RUN_OPTIONS, fixed_batch
+from training.graphs.weights import find_weights, weights_folder
 
 ERRORS_ONLY_RAISED = 4
 
@@ -18,6 +19,10 @@ def open_trial(source: onnx.ModelProto | str) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = ERRORS_ONLY_RAISED
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.enable_mem_pattern = False  # see `open_graph`
+    options.add_session_config_entry("session.disable_prepacking", "1")  # for a few images it only takes memory
+    if isinstance(source, onnx.ModelProto):
+        find_weights(options, weights_folder(source))
     model = source if isinstance(source, str) else source.SerializeToString()
     return onnxruntime.InferenceSession(model, options, providers=[CPU])
 

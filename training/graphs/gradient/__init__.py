@@ -30,6 +30,7 @@ from training.graphs.gradient import (  # noqa: F401 (each registers its rules)
 )
 from training.graphs.gradient.builder import GradientError, GraphBuilder, NoRuleError
 from training.graphs.gradient.walk import append_gradient, check_rules, nodes_between
+from training.graphs.weights import structure_of
 
 __all__ = ["GradientError", "NoRuleError", "add_input_preprocessing", "check_operators"]
 
@@ -76,7 +77,7 @@ def _add_input_preprocessing(graph: GraphBuilder, normalised: str, temperature: 
     _append_second_pass(graph, {normalised: perturbed, target: output})
     clean = next(value for value in graph.graph.output if value.name == target)
     graph.graph.output.append(onnx.ValueInfoProto(name=output, type=clean.type))
-    onnx.checker.check_model(graph.model)
+    onnx.checker.check_model(structure_of(graph.model))
     return graph.model
 
 

@@ -21,6 +21,7 @@ from onnx.inliner import inline_local_functions
 from training.errors import ExportError
 from training.graphs.gradient.constants import MAX_ELEMENTS, constant_tensors
 from training.graphs.gradient.measured_shapes import measured_shapes
+from training.graphs.weights import same_weights_as, weights_folder
 
 Operand = str | float | Sequence[int] | np.ndarray
 """A tensor's name, or a constant: a float32 scalar, a list of int64, or any array."""
@@ -87,7 +88,10 @@ class GraphBuilder:
     def constant(self, name: str) -> np.ndarray | None:
         """The value of a tensor that is the same in every run, else None."""
         tensor = self._constants.get(name)
-        return None if tensor is None else numpy_helper.to_array(tensor)
+        if tensor is None:
+            return None
+        folder = weights_folder(self.model)
+        return numpy_helper.to_array(tensor, base_dir="" if folder is None else str(folder))
 
     def elem_type(self, name: str) -> int:
         if name in self._constants:
@@ -122,6 +126,7 @@ class GraphBuilder:
         forward.graph.CopyFrom(onnx.GraphProto(name="forward", input=self.graph.input))
         forward.graph.initializer.extend(self.graph.initializer)
         forward.graph.node.extend(self.forward_nodes)
+        same_weights_as(forward, self.model)
         names = [name for node in self.forward_nodes for name in node.output if name and self.is_float(name)]
         return measured_shapes(forward, names)
 

@@ -13,6 +13,8 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
+from training.graphs.weights import find_weights, weights_folder
+
 # Two sizes of a batch tell what depends on it. They have no common factor, and no half of one is the other.
 BATCHES = (2, 5)
 
@@ -29,6 +31,11 @@ def measured_shapes(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, t
         model.graph.output.append(helper.make_tensor_value_info(f"measured/{i}", TensorProto.INT64, None))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    # Each shape is read as soon as its tensor exists: at the end, all tensors would be in memory together.
+    options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    options.enable_mem_pattern = False
+    options.add_session_config_entry("session.disable_prepacking", "1")  # two runs are not worth a copy of the weights
+    find_weights(options, weights_folder(model))
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         runs = [session.run(None, _inputs(model, batch)) for batch in BATCHES]

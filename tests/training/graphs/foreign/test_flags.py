@@ -94,7 +94,7 @@ def test_any_size_is_224_unless_the_user_says(tmp_path: Path, photos: Path) -> N
     assert (size.width, size.height) == (20, 16)
     assert "--size" not in said
     notes: list[str] = []
-    assert read_classifier(path, CLASSES, Reading(), notes).width == 224
+    assert read_classifier(path, CLASSES, Reading(), tmp_path, notes).width == 224
     assert any("--size changes it" in note for note in notes)
 
 
