@@ -22,11 +22,9 @@ def test_a_lost_worker_ends_the_run_with_advice(tmp_path: Path) -> None:
         (worker,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(worker), signal.SIGKILL)
         said = one_error(process)
-    # What is said of it depends on whether a batch of the worker was still to be fetched.
-    assert (
-        f"a process that decodes images is lost: DataLoader worker (pid {worker}) is killed by signal: Killed" in said
-        or "a process that decodes images is lost: its batch could not be fetched" in said
-    )
+    # What torch says of it depends on when the loss is noticed: by a signal, at the next batch, or while fetching one.
+    assert "a process that decodes images is lost: " in said
+    assert "DataLoader worker (pid" in said or "its batch could not be fetched" in said
     assert "fewer --workers" in said
     assert "The same command goes on from the last checkpoint" in said
 

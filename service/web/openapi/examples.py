@@ -115,7 +115,17 @@ MODEL: dict[str, Any] = {
         {
             "version": 1,
             "created": "2026-01-02T03:04:05Z",
-            "provenance": {"git_sha": "0" * 40, "recipe": "compact-cifar10", "seed": 0, "data": "cifar10"},
+            "provenance": {
+                "git_sha": "0" * 40,
+                "recipe": "compact-cifar10",
+                "seed": 0,
+                "data": "cifar10",
+                "commands": [
+                    "confgate-train fit compact-cifar10 --out runs/cifar10",
+                    "confgate-train export runs/cifar10 --out models/cifar10/1",
+                ],
+                "resolved_recipe": {"name": "compact-cifar10", "data": {"dataset": "cifar10"}},
+            },
             "device": {"requested": "auto", "active": "cpu"},
             "input": {
                 "width": 32,
