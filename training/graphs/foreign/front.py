@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from training.graphs.foreign.image import ImageTensor
 from training.graphs.foreign.preprocessing import AVERAGE_PIXEL, SPREAD_OF_PIXELS, Preprocessing
-from training.graphs.image_input import NORMALISED
+from training.graphs.image_input import CHANNELS, NORMALISED
 
 
 def put_image_in_front(
@@ -18,14 +18,18 @@ def put_image_in_front(
     """Replaces the graph's input, in place. The gradient of ODIN starts at the tensor `normalised`."""
     graph, front = model.graph, _Front(model.graph)
     pixels = "image"
+    reads_bytes = image.elem_type == TensorProto.UINT8  # then it normalises them itself
+    channel_axis = 3
+    if image.layout == "nchw" or not reads_bytes:
+        # Bytes are cheap to transpose, and what follows is fast on channels that lie apart.
+        pixels, channel_axis = front.add("Transpose", [pixels], "channels_first", perm=[0, 3, 1, 2]), 1
     if preprocessing.channels == "bgr":
         reverse = front.constant("channels_reversed", np.array([2, 1, 0], np.int64))
-        pixels = front.add("Gather", [pixels, reverse], "blue_green_red", axis=3)
-    if image.elem_type != TensorProto.UINT8:  # a graph of bytes normalises them itself
-        pixels = front.add("Cast", [pixels], "pixels", to=TensorProto.FLOAT)
-        pixels = _normalise(front, pixels, preprocessing, image)
-    elif image.layout == "nchw":
-        pixels = front.add("Transpose", [pixels], "channels_first", perm=[0, 3, 1, 2])
+        pixels = front.add("Gather", [pixels, reverse], "blue_green_red", axis=channel_axis)
+    if not reads_bytes:
+        pixels = _normalise(front, front.add("Cast", [pixels], "pixels", to=TensorProto.FLOAT), preprocessing)
+        if image.layout == "nhwc":
+            pixels = front.add("Transpose", [pixels], "channels_last", perm=[0, 2, 3, 1])
     if image.elem_type not in (TensorProto.UINT8, TensorProto.FLOAT):
         pixels = front.add("Cast", [pixels], "own_type", to=image.elem_type)
     rename(graph, {graph.input[0].name: pixels})
@@ -36,35 +40,22 @@ def put_image_in_front(
     graph.input.append(helper.make_tensor_value_info("image", TensorProto.UINT8, shape))
 
 
-def _normalise(front: "_Front", pixels: str, preprocessing: Preprocessing, image: ImageTensor) -> str:
+def _normalise(front: "_Front", pixels: str, preprocessing: Preprocessing) -> str:
     """Where the graph's own range is unusual, `normalised` has the usual one, and what follows changes it."""
     scale, shift = preprocessing.scale, preprocessing.shift
-    channel = (1, 3, 1, 1) if image.layout == "nchw" else (1, 1, 1, 3)
-    if not preprocessing.is_normalised:
-        usual = np.full(3, 1 / SPREAD_OF_PIXELS), np.full(3, -AVERAGE_PIXEL / SPREAD_OF_PIXELS)
-        pixels = _affine(front, pixels, *usual, (1, 1, 1, 3), "usual")
-        pixels = _arranged(front, pixels, image)
-        return _affine(front, pixels, SPREAD_OF_PIXELS * scale, AVERAGE_PIXEL * scale + shift, channel, "own")
-    return _arranged(front, _affine(front, pixels, scale, shift, (1, 1, 1, 3), "usual"), image)
-
-
-def _arranged(front: "_Front", pixels: str, image: ImageTensor) -> str:
-    if image.layout == "nchw":
-        return front.add("Transpose", [pixels], NORMALISED, perm=[0, 3, 1, 2])
-    return front.add("Identity", [pixels], NORMALISED)
+    if preprocessing.is_normalised:
+        return _affine(front, pixels, scale, shift, "usual", NORMALISED)
+    usual = np.full(3, 1 / SPREAD_OF_PIXELS), np.full(3, -AVERAGE_PIXEL / SPREAD_OF_PIXELS)
+    pixels = _affine(front, pixels, *usual, "usual", NORMALISED)
+    return _affine(front, pixels, SPREAD_OF_PIXELS * scale, AVERAGE_PIXEL * scale + shift, "own", "own_range")
 
 
 def _affine(
-    front: "_Front",
-    pixels: str,
-    scale: NDArray[np.float64],
-    shift: NDArray[np.float64],
-    shape: tuple[int, ...],
-    stem: str,
+    front: "_Front", pixels: str, scale: NDArray[np.float64], shift: NDArray[np.float64], stem: str, result: str
 ) -> str:
-    by = front.constant(f"{stem}_scale", scale.astype(np.float32).reshape(shape))
-    to = front.constant(f"{stem}_shift", shift.astype(np.float32).reshape(shape))
-    return front.add("Add", [front.add("Mul", [pixels, by], f"{stem}_scaled"), to], f"{stem}_shifted")
+    by = front.constant(f"{stem}_scale", scale.astype(np.float32).reshape(CHANNELS))
+    to = front.constant(f"{stem}_shift", shift.astype(np.float32).reshape(CHANNELS))
+    return front.add("Add", [front.add("Mul", [pixels, by], f"{stem}_scaled"), to], result)
 
 
 class _Front:
