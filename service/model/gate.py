@@ -18,6 +18,7 @@ from service.model.scores import (
     PREPROCESSED_SCORES,
     SOFTMAX_SCORES,
     Floats,
+    Numbers,
     Outputs,
     ScoreName,
     accept,
@@ -97,34 +98,39 @@ class OutputReader:
             for name, score in manifest.scores.items()
             if graph == "perturbed" or name not in PREPROCESSED_SCORES
         }
-        # The other outputs are scores as they are.
-        self._not_scores = ("logits", "logits_preprocessed") if "odin" in self._scores else ("logits",)
+        self._preprocesses_logits = "odin" in self._scores
         # All scores are shown in one step: numpy takes as long for one number as for many.
         displays = [score.display or Display(location=0.0, scale=1.0) for score in self._scores.values()]
+        self._has_displays = any(score.display for score in self._scores.values())
         self._certainty_row = list(self._scores).index(CERTAINTY) if CERTAINTY in self._scores else None
         self._locations = np.array([[display.location] for display in displays])
         self._scales = np.array([[display.scale] for display in displays])
 
     def __call__(self, outputs: Outputs) -> list[Reading | InferenceFailed]:
         """One reading for each image of a batch; an error for an image of which a number is not finite."""
-        logits = outputs["logits"]
+        # Once for all scores: each of them would convert the logits again.
+        logits = np.asarray(outputs["logits"], np.float64)
+        exact: Numbers = {**outputs, "logits": logits}
         with np.errstate(all="ignore"):  # what is not finite is found below
             probabilities = softmax(logits, self._temperature)
             found: dict[ScoreName, Floats] = {}
             for name, score in self._scores.items():
-                found[name] = score.of_images(name, outputs, found)
+                found[name] = score.of_images(name, exact, found)
             values = np.array(list(found.values()))
-            shown = sigmoid((values - self._locations) / self._scales)
+            shown = sigmoid((values - self._locations) / self._scales if self._has_displays else values)
             if self._certainty_row is not None:
                 # The number that is shown as the largest probability, not one that may differ in its last digit.
                 shown[self._certainty_row] = probabilities.max(axis=-1)
             # A sum is finite only if every number in it is: nearly every batch needs no other check.
-            total = float(np.add.reduce(probabilities, None) + np.add.reduce(values, None))
-            for output in self._not_scores:
-                total += float(np.add.reduce(outputs[output], None))
+            checked = probabilities + logits
+            if self._preprocesses_logits:
+                checked += outputs["logits_preprocessed"]
+            total = float(np.add.reduce(checked, None))
         # From the logits themselves: probabilities of different logits may round to the same number.
         class_ids = logits.argmax(axis=-1).tolist()
-        images = zip(class_ids, probabilities.tolist(), values.T.tolist(), shown.T.tolist(), strict=True)
+        of_images = values.T.tolist()
+        total += sum(map(sum, of_images))
+        images = zip(class_ids, probabilities.tolist(), of_images, shown.T.tolist(), strict=True)
         readings: list[Reading | InferenceFailed] = [
             Reading(class_id, row, dict(zip(self._scores, zip(of_image, as_shown, strict=True), strict=True)))
             for class_id, row, of_image, as_shown in images

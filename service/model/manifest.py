@@ -20,7 +20,7 @@ from service.model.scores import (
     PREPROCESSED_SCORES,
     RELATIVE_SCORES,
     Floats,
-    Outputs,
+    Numbers,
     ScoreName,
     score_images,
     shown,
@@ -108,7 +108,7 @@ class Score(Contract):
     reference: Histogram
     policies: Annotated[dict[PolicyName, Policy], Field(min_length=1)]
 
-    def of_images(self, name: ScoreName, outputs: Outputs, known: Mapping[ScoreName, Floats] | None = None) -> Floats:
+    def of_images(self, name: ScoreName, outputs: Numbers, known: Mapping[ScoreName, Floats] | None = None) -> Floats:
         """This score [N], unbounded, of a batch; `known` scores of the same batch are not read again."""
         reference = None if self.typicality is None else self.typicality.reference
         return score_images(name, outputs, self.temperature, reference, known)

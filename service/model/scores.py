@@ -7,7 +7,7 @@ images' median. Calibration and evaluation call these same functions.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -45,11 +45,12 @@ HISTOGRAM_EDGES: tuple[float, ...] = (
 
 Floats = npt.NDArray[np.float64]
 Outputs = Mapping[str, npt.NDArray[np.float32]]
+Numbers = Mapping[str, npt.NDArray[np.floating[Any]]]  # outputs, some of them converted already
 
 
 def softmax(logits: npt.ArrayLike, temperature: float = 1.0) -> Floats:
     """Class probabilities [N, K] of logits [N, K]; the temperature changes what is shown, never the gate."""
-    scaled = np.divide(logits, temperature, dtype=np.float64)
+    scaled = np.asarray(logits, np.float64) / temperature
     scaled -= np.maximum.reduce(scaled, axis=-1, keepdims=True)
     np.exp(scaled, out=scaled)
     scaled /= np.add.reduce(scaled, axis=-1, keepdims=True)
@@ -65,7 +66,9 @@ def sigmoid(score: npt.ArrayLike) -> Floats:
 
 def log_odds_of_max(logits: npt.ArrayLike, temperature: float = 1.0) -> Floats:
     """Log-odds [N] of the largest softmax: l_max − logsumexp(others), which no saturation can tie."""
-    scaled = np.divide(logits, temperature, dtype=np.float64)
+    scaled = np.array(logits, np.float64)
+    if temperature != 1.0:
+        scaled /= temperature
     scaled.sort(axis=-1)
     largest, second = scaled[..., -1], scaled[..., -2]
     others = np.add.reduce(np.exp(scaled[..., :-1] - scaled[..., -2:-1]), axis=-1)
@@ -81,7 +84,7 @@ def log_sum_exp(logits: npt.ArrayLike) -> Floats:
 
 def score_images(
     score: ScoreName,
-    outputs: Outputs,
+    outputs: Numbers,
     temperature: float | None = None,
     typicality: TypicalityReference | None = None,
     known: Mapping[ScoreName, Floats] | None = None,

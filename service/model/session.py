@@ -81,7 +81,8 @@ class OnnxSession:
         if size > n:
             images = np.concatenate([images, np.repeat(images[-1:], size - n, axis=0)])
         results = self.runtime.run(self.outputs, {"image": images, **self.constants}, RUN_OPTIONS)
-        return {name: result[:n] for name, result in zip(self.outputs, results, strict=True)}
+        rows = results if size == n else (result[:n] for result in results)
+        return dict(zip(self.outputs, rows, strict=True))
 
 
 def open_session(

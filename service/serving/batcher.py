@@ -229,9 +229,22 @@ class Batcher(Generic[Row]):
         seconds = time.monotonic() - started
         self._seconds_per_image += 0.1 * (seconds / len(batch) - self._seconds_per_image)
         # One call wakes the event loop for all of them.
-        batch[0].ticket.future.get_loop().call_soon_threadsafe(_deliver, batch, rows)
-        # Counted while the event loop wakes up, which takes longer than this.
-        self._observer.batch_done([started - item.since for item in batch], seconds)
+        loop = batch[0].ticket.future.get_loop()
+        loop.call_soon_threadsafe(self._deliver, loop, batch, rows, started, seconds)
+
+    def _deliver(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        batch: Sequence[_Waiting[Row]],
+        rows: Sequence[Row | RequestError],
+        started: float,
+        seconds: float,
+    ) -> None:
+        """On the event loop: wakes the requests of a batch, and has it counted when they have been answered."""
+        for item, row in zip(batch, rows, strict=True):
+            item.ticket.settle(item.place, row)
+        # Here the inference thread would hold the GIL for it, and the event loop could not wake up.
+        loop.call_soon(self._observer.batch_done, [started - item.since for item in batch], seconds)
 
     def _take(self) -> list[_Waiting[Row]]:
         """The next images, without those whose request is over or past its deadline."""
@@ -251,11 +264,6 @@ class Batcher(Generic[Row]):
 
 def _nothing() -> None:
     """For a batch that needs no preparation."""
-
-
-def _deliver(batch: Sequence[_Waiting[Row]], rows: Sequence[Row | RequestError]) -> None:
-    for item, row in zip(batch, rows, strict=True):
-        item.ticket.settle(item.place, row)
 
 
 def _fail_all(items: Iterable[_Waiting[Row]], error: RequestError) -> None:

@@ -31,7 +31,7 @@ from service.serving.registry import Registry
 from service.serving.served_model import Leases, Model
 from service.settings import Settings
 from service.web.bodies import BodyLimits
-from service.web.deadline import Deadline
+from service.web.deadline import Deadline, Deadlines
 from service.web.parameters import whole_number
 from service.web.problems import error_response
 from service.web.request_context import Context, context_of
@@ -77,6 +77,7 @@ class InferenceEndpoint:
         self.registry = registry
         self.predictor = predictor
         self.bodies = bodies
+        self.deadlines = Deadlines()
         # For requests that find no model.
         self.no_model = metrics.bind_requests(("", ""), route)
 
@@ -159,7 +160,7 @@ class Exchange:
 
     def deadline(self) -> Deadline:
         """Limits what is inside it: first the time to read the body, then, in `predict`, the time to answer."""
-        return Deadline(self.headers.body_deadline)
+        return Deadline(self.headers.body_deadline, self._endpoint.deadlines)
 
     async def receive(self) -> Message:
         """The next part of the body, counted among the bytes in flight until the exchange ends."""
