@@ -2,7 +2,15 @@
 
 import runpy
 
-NAMES = ("branch_cost", "augmentation_cost", "gradient_cost", "neighbours_cost", "metrics_cost", "loading_stall")
+NAMES = (
+    "branch_cost",
+    "augmentation_cost",
+    "gradient_cost",
+    "neighbours_cost",
+    "branch_serving_cost",
+    "metrics_cost",
+    "loading_stall",
+)
 
 for name in NAMES:
     print(f"== {name}", flush=True)

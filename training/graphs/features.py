@@ -12,14 +12,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnx.inliner import inline_local_functions
 
 from training.errors import ExportError
+from training.graphs.append import Appender
 from training.graphs.image_input import OPSET
 
 LOGITS, FEATURES = "logits", "features"
@@ -81,15 +80,15 @@ def append_features(model: onnx.ModelProto) -> tuple[str, int]:
             f"the graph is at opset {opset}, expected {OPSET} or later. Convert it with "
             f"onnx.version_converter.convert_version(model, {OPSET})."
         )
-    graph, name = model.graph, found.name
+    append, name = Appender(model.graph, FEATURES), found.name
     if not found.is_float32:
-        name = _append(graph, "Cast", [name], "float32", to=TensorProto.FLOAT)
+        name = append.op("Cast", [name], "float32", to=TensorProto.FLOAT)
     if not found.is_flat:
         # A 0 keeps the batch, and -1 holds all positions, of which there may be one.
-        shape = [0, -1, found.size] if found.channels_last else [0, found.size, -1]
-        name = _append(graph, "Reshape", [name, _int64s(graph, "shape", shape)], "positions")
-        axis = _int64s(graph, "axis", [1 if found.channels_last else 2])
-        name = _append(graph, "ReduceMean", [name, axis], "mean", keepdims=0)
+        shape = (0, -1, found.size) if found.channels_last else (0, found.size, -1)
+        name = append.op("Reshape", [name, append.int64s("shape", *shape)], "positions")
+        axis = append.int64s("axis", 1 if found.channels_last else 2)
+        name = append.op("ReduceMean", [name, axis], "mean", keepdims=0)
     return name, found.size
 
 
@@ -99,7 +98,7 @@ def locate_features(model: onnx.ModelProto) -> FeatureTensor:
     outputs = [value.name for value in graph.output]
     if LOGITS not in outputs:
         raise NoFeaturesError(f"the graph has the outputs {outputs}, expected {LOGITS!r} among them.")
-    constants = _constants(graph)
+    constants = constant_names(graph)
     needed, pooled = {LOGITS}, False
     for node in reversed(graph.node):
         if not needed.intersection(node.output):
@@ -128,7 +127,7 @@ def _input_of(model: onnx.ModelProto, node: onnx.NodeProto, constants: set[str],
     data, weight = node.input[0], node.input[1]
     if data in constants or weight not in constants:
         raise NoFeaturesError(f"{_shown(node)} is the last layer, and its second operand is not a constant weight.")
-    shapes, types = _shapes_and_types(model)
+    shapes, types = shapes_and_types(model)
     weight_shape = shapes.get(weight)
     size = _features_read(node, weight_shape)
     if not size:
@@ -164,7 +163,7 @@ def _features_read(node: onnx.NodeProto, weight_shape: Sequence[int] | None) -> 
     return weight_shape[1 if attributes.get("transB") else 0]
 
 
-def _constants(graph: onnx.GraphProto) -> set[str]:
+def constant_names(graph: onnx.GraphProto) -> set[str]:
     """Tensors that are the same in every run: initialisers, constants, and what is made of these alone."""
     given = {value.name for value in graph.input}
     constants = {tensor.name for tensor in graph.initializer} - given
@@ -175,7 +174,7 @@ def _constants(graph: onnx.GraphProto) -> set[str]:
     return constants
 
 
-def _shapes_and_types(model: onnx.ModelProto) -> tuple[dict[str, list[int]], dict[str, int]]:
+def shapes_and_types(model: onnx.ModelProto) -> tuple[dict[str, list[int]], dict[str, int]]:
     """As far as shape inference finds them; a dimension that is not fixed is 0."""
     inferred = onnx.shape_inference.infer_shapes(own_copy(model)).graph
     shapes: dict[str, list[int]] = {tensor.name: list(tensor.dims) for tensor in inferred.initializer}
@@ -185,25 +184,6 @@ def _shapes_and_types(model: onnx.ModelProto) -> tuple[dict[str, list[int]], dic
         if value.type.tensor_type.HasField("shape"):
             shapes[value.name] = [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
     return shapes, types
-
-
-def _append(graph: onnx.GraphProto, op_type: str, inputs: list[str], stem: str, **attributes: Any) -> str:
-    name = _unused(graph, stem)
-    graph.node.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
-    return name
-
-
-def _int64s(graph: onnx.GraphProto, stem: str, values: list[int]) -> str:
-    name = _unused(graph, stem)
-    graph.initializer.append(numpy_helper.from_array(np.array(values, np.int64), name))
-    return name
-
-
-def _unused(graph: onnx.GraphProto, stem: str) -> str:
-    """A name of our own; a graph that has neighbours holds features already."""
-    taken = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
-    names = (f"{FEATURES}/{stem}{number or ''}" for number in range(len(taken) + 1))
-    return next(name for name in names if name not in taken)
 
 
 def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:

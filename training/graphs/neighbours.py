@@ -11,15 +11,13 @@ below the number of rows of each class: beyond it the k-th nearest row is one of
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from training.errors import ExportError
+from training.graphs.append import Appender, has_output, without_output
 from training.graphs.features import append_features, own_copy
 
 SIMILARITY, BANK = "neighbour_similarity", "neighbour_bank"
@@ -45,19 +43,19 @@ def add_neighbours(forward: onnx.ModelProto, bank: Features, k: int) -> onnx.Mod
     _check_bank(bank, size, k)
     rows = np.ascontiguousarray(_normalised(bank.astype(np.float64)).T.astype(np.float32))
     graph.initializer.append(numpy_helper.from_array(rows, BANK))
-    axis = _constant(graph, "axis", np.array([1], np.int64))
-    norm = _append(graph, "ReduceL2", [features, axis], "norm", keepdims=1)
-    smallest = _constant(graph, "smallest_norm", np.array(SMALLEST_NORM, np.float32))
-    norm = _append(graph, "Max", [norm, smallest], "safe_norm")
-    normalised = _append(graph, "Div", [features, norm], "normalised")
-    similarities = _append(graph, "MatMul", [normalised, BANK], "similarities")
+    append = Appender(graph, "neighbours")
+    axis = append.int64s("axis", 1)
+    norm = append.op("ReduceL2", [features, axis], "norm", keepdims=1)
+    norm = append.op("Max", [norm, append.constant("smallest_norm", np.array(SMALLEST_NORM, np.float32))], "safe_norm")
+    normalised = append.op("Div", [features, norm], "normalised")
+    similarities = append.op("MatMul", [normalised, BANK], "similarities")
     if k == 1:
         graph.node.append(helper.make_node("ReduceMax", [similarities, axis], [SIMILARITY], "nearest", keepdims=0))
     else:
-        count = _constant(graph, "k", np.array([k], np.int64))
+        count = append.int64s("k", k)
         outputs = ["neighbours/nearest", "neighbours/nearest_rows"]
         graph.node.append(helper.make_node("TopK", [similarities, count], outputs, "nearest", axis=1))
-        last = _constant(graph, "last", np.array(k - 1, np.int64))
+        last = append.constant("last", np.array(k - 1, np.int64))
         graph.node.append(helper.make_node("Gather", [outputs[0], last], [SIMILARITY], "kth_nearest", axis=1))
     graph.output.append(helper.make_tensor_value_info(SIMILARITY, TensorProto.FLOAT, ["N"]))
     return scored
@@ -65,23 +63,12 @@ def add_neighbours(forward: onnx.ModelProto, bank: Features, k: int) -> onnx.Mod
 
 def has_neighbours(model: onnx.ModelProto) -> bool:
     """Whether the graph returns `neighbour_similarity`."""
-    return any(value.name == SIMILARITY for value in model.graph.output)
+    return has_output(model, SIMILARITY)
 
 
 def without_neighbours(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy without `neighbour_similarity` and all that only it needs; what other outputs need stays as it is."""
-    plain = copy.deepcopy(model)
-    graph = plain.graph
-    others = [value for value in graph.output if value.name != SIMILARITY]
-    kept = _ancestors(graph, [value.name for value in others])
-    dropped = _ancestors(graph, [SIMILARITY]) - kept if has_neighbours(model) else set()
-    nodes = [node for node in graph.node if not dropped.intersection(node.output)]
-    initializers = [tensor for tensor in graph.initializer if tensor.name not in dropped]
-    infos = [value for value in graph.value_info if value.name not in dropped]
-    for field, values in (("output", others), ("node", nodes), ("initializer", initializers), ("value_info", infos)):
-        graph.ClearField(field)
-        getattr(graph, field).extend(values)
-    return plain
+    return without_output(model, SIMILARITY)
 
 
 def choose_bank(
@@ -152,33 +139,3 @@ def _check_bank(bank: Features, size: int, k: int, left_out: int = 0) -> None:
         raise ExportError(f"the bank has {len(bank)} rows, expected at least {k + left_out}. Give more images.")
     if not np.isfinite(bank).all():
         raise ExportError("the bank holds NaN or infinite features. Look at what the network returns for its images.")
-
-
-def _ancestors(graph: onnx.GraphProto, names: list[str]) -> set[str]:
-    """All tensors that those of these names are computed from, and the names themselves."""
-    needed = set(names)
-    for node in reversed(graph.node):
-        if needed.intersection(node.output):
-            needed.update(_read_by(node))
-            needed.update(name for name in node.output if name)
-    return needed
-
-
-def _read_by(node: onnx.NodeProto) -> set[str]:
-    """The inputs of a node; those of If and Loop bodies are not listed among its own."""
-    bodies = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-    within = [_read_by(inner) for body in bodies for inner in body.node]
-    shown = {value.name for body in bodies for value in body.output}
-    return {name for name in node.input if name}.union(shown, *within)
-
-
-def _append(graph: onnx.GraphProto, op_type: str, inputs: list[str], stem: str, **attributes: Any) -> str:
-    name = f"neighbours/{stem}"
-    graph.node.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
-    return name
-
-
-def _constant(graph: onnx.GraphProto, stem: str, value: NDArray[np.generic]) -> str:
-    name = f"neighbours/{stem}"
-    graph.initializer.append(numpy_helper.from_array(value, name))
-    return name

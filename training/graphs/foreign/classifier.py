@@ -31,7 +31,7 @@ OLDEST_OPSET = 7  # before it, operators spread their operands by rules of their
 # Names that a bundle's graphs give to tensors of their own.
 RESERVED = frozenset(
     {"image", NORMALISED, "logits", "logits_preprocessed", "features", "epsilon", "confidence_logit"}
-    | {"neighbour_similarity", "neighbour_bank"}
+    | {"neighbour_similarity", "neighbour_bank", "branch_input"}
 )
 REWRITING_ERRORS: tuple[type[Exception], ...] = (
     *RUNTIME_ERRORS,
