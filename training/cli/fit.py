@@ -26,7 +26,20 @@ def fit(
         Path | None, typer.Option(help="Your own images: a folder with one sub-folder for each class.")
     ] = None,
     size: Annotated[int | None, typer.Option(help="Side of the network's input in pixels.", min=1)] = None,
-    init: Annotated[Path | None, typer.Option(help="Start from these weights (a state dict of torch.save).")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="Pretrained weights for the body: `pretrained`, `torchvision:NAME`, `timm:NAME`, a tag such as "
+            "IMAGENET1K_V1, or a .pth, .pt or .safetensors file."
+        ),
+    ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            help="Start from these weights, with their head where its classes are as many: a file or a run's "
+            "checkpoint.pt."
+        ),
+    ] = None,
     device: Annotated[Literal["auto", "cuda", "cpu"], typer.Option(help="Where to train.")] = "auto",
     precision: Annotated[
         Literal["auto", "fp32", "bf16"], typer.Option(help="auto: bf16 on a GPU that has it, else fp32.")
@@ -58,6 +71,7 @@ def fit(
         folder=data,
         size=size,
         init=init,
+        weights=weights,
         device=device,
         precision=precision,
         compiled=compiled,

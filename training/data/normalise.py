@@ -15,6 +15,10 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 def normalisation_for(data: Data, splits: Splits) -> tuple[Tensor, Tensor]:
     """Mean and std: measured on the training images only, or those that pretrained weights expect."""
+    if data.normalisation == "weights":
+        assert data.mean is not None  # the recipe's own check
+        assert data.std is not None
+        return torch.tensor(data.mean), torch.tensor(data.std)
     if data.normalisation == "imagenet":
         return torch.tensor(IMAGENET[0]), torch.tensor(IMAGENET[1])
     return channel_statistics(splits.train.images)

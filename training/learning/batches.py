@@ -19,6 +19,7 @@ from training.data.folder import FolderImages
 from training.data.splits import Images, LabelledImages, Labels
 from training.errors import DataError, RecipeError, RunError
 from training.learning.augmentation.batch import augment, cutout_mask, flips, pad_images
+from training.learning.balance import balanced_order
 from training.recipe import Recipe
 
 
@@ -49,6 +50,7 @@ class Plan:
     batch_size: int
     rank: int = 0
     world: int = 1
+    balanced: Tensor | None = None  # the images' labels, where every class is shown equally often
 
     @property
     def steps_per_epoch(self) -> int:
@@ -69,7 +71,12 @@ class Plan:
     def indices(self, step: int) -> Tensor:
         """The whole batch of this step, over all ranks."""
         epoch, batch = divmod(step, self.steps_per_epoch)
-        return _epoch_order(self.seed, epoch, self.images)[batch * self.batch_size :][: self.batch_size]
+        return self._order(epoch)[batch * self.batch_size :][: self.batch_size]
+
+    def _order(self, epoch: int) -> Tensor:
+        if self.balanced is None:
+            return _epoch_order(self.seed, epoch, self.images)
+        return _balanced_epoch_order(self.seed, epoch, self.balanced)
 
     @property
     def mine(self) -> slice:
@@ -81,6 +88,11 @@ class Plan:
 @lru_cache(maxsize=2)
 def _epoch_order(seed: int, epoch: int, images: int) -> Tensor:
     return torch.randperm(images, generator=step_generator(seed, epoch, "order"))
+
+
+@lru_cache(maxsize=2)
+def _balanced_epoch_order(seed: int, epoch: int, labels: Tensor) -> Tensor:
+    return balanced_order(labels, step_generator(seed, epoch, "order"))
 
 
 def step_generator(seed: int, number: int, purpose: str) -> torch.Generator:

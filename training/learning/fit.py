@@ -21,6 +21,7 @@ from training.learning.runtime.progress import ProgressDisplay, watch_files
 from training.learning.runtime.ranks import Ranks, joined, local_rank
 from training.learning.runtime.scalars import Scalars
 from training.networks import check_network
+from training.networks.weights import completed, read_weights, weights_fields
 from training.recipe import Recipe, data_fields, load_recipe
 
 # For a folder without a test part. Fractions suit sets of any size. Calibration gets the largest one, because every
@@ -40,6 +41,7 @@ class FitOptions:
     folder: Path | None
     size: int | None
     init: Path | None
+    weights: str | None
     device: DeviceChoice
     precision: Precision
     compiled: bool
@@ -55,7 +57,10 @@ BeforeTraining = Callable[[Recipe, int, int], str | None]
 def fit(options: FitOptions, console: Console, before_training: BeforeTraining | None = None) -> None:
     """Trains to the end; Ctrl-C leaves the last checkpoint to go on from."""
     recipe = _recipe_of(options)
-    check_network(recipe.network.name, recipe.network.widths)  # before minutes are spent on reading images
+    # Before minutes are spent on reading images: what cannot be built, or cannot be downloaded.
+    check_network(recipe.network.name, recipe.network.widths)
+    if recipe.network.weights is not None:
+        read_weights(recipe.network.name, recipe.network.weights)
     execution = choose_execution(options.device, options.precision, options.compiled, local_rank=local_rank())
     advice = faster_precision(execution) if options.precision == "auto" else None
     with joined(execution.device) as ranks:
@@ -118,7 +123,8 @@ def _recipe_of(options: FitOptions) -> Recipe:
         data = _data_of_folder(options.folder.resolve(), data_fields(options.recipe))
     if options.size is not None:
         data["size"] = options.size
-    return load_recipe(options.recipe, list(options.changes), data)
+    network = {} if options.weights is None else weights_fields(options.weights)
+    return load_recipe(options.recipe, list(options.changes), data, network, completed)
 
 
 def _data_of_folder(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:

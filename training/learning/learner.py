@@ -35,10 +35,12 @@ class Learner:
         total_steps: int,
         execution: Execution,
         ranks: Ranks,
+        class_weights: Tensor | None = None,
     ) -> None:
         self.network, self.recipe, self.seed, self.total_steps = network, recipe, seed, total_steps
         self.execution, self.ranks = execution, ranks
         self.mean, self.std = mean.to(execution.device), std.to(execution.device)
+        self.class_weights = None if class_weights is None else class_weights.to(execution.device)
         execution.prepare(network)
         network.branch_shapes_features = recipe.confidence.shapes_features
         self.averaged = average_of(network, recipe.optimiser.average_decay)
@@ -126,9 +128,9 @@ class Learner:
 
     def _loss(self, logits: Tensor, z: Tensor | None, labels: Tensor, hinted: Tensor) -> Tensor:
         if z is None:
-            return F.cross_entropy(logits.float(), labels)
+            return F.cross_entropy(logits.float(), labels, self.class_weights, reduction="none").mean()
         hints_for = self.recipe.confidence.hints_for
-        return confidence_loss(logits, z, labels, hinted, self.controller.weight, hints_for).total
+        return confidence_loss(logits, z, labels, hinted, self.controller.weight, hints_for, self.class_weights).total
 
     @torch.no_grad()
     def _totals(self, logits: Tensor, z: Tensor | None, labels: Tensor, loss: Tensor) -> StepTotals:

@@ -10,10 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from service.model.command_line import CommandLine
 from training.data.normalise import normalisation_for
 from training.data.splits import Splits
 from training.learning.accuracy import accuracy
+from training.learning.balance import class_weights
 from training.learning.batches import Batch, Plan, lost_workers_explained, make_batches
 from training.learning.epoch_summary import EpochSummary, StepTotals
 from training.learning.fresh_network import fresh_network
@@ -24,6 +27,7 @@ from training.learning.runtime.execution import Execution, choose_execution
 from training.learning.runtime.interrupt import remembered_interrupt
 from training.learning.runtime.listener import Listener, RunResult, RunStart, StepReport
 from training.learning.runtime.ranks import Ranks
+from training.networks.weights import load_weights
 from training.recipe import Recipe
 
 
@@ -50,12 +54,16 @@ class Run:
         self.checkpoint_seconds = checkpoint_seconds
         self.command = command
         batch_size = recipe.optimiser.batch_size
-        self.plan = Plan(seed, len(splits.train), batch_size, self.ranks.rank, self.ranks.world)
+        balance, labels = recipe.optimiser.balance, splits.train.labels
+        balanced = torch.from_numpy(labels) if balance == "sampler" else None
+        self.plan = Plan(seed, len(splits.train), batch_size, self.ranks.rank, self.ranks.world, balanced)
         self.plan.check()
         self.total_steps = self.plan.steps_per_epoch * recipe.optimiser.epochs
         self.batches = make_batches(splits.train, recipe, self.plan, self.execution.device, workers)
         self.mean, self.std = normalisation_for(recipe.data, splits)
         network = fresh_network(recipe, splits, seed, self.mean, self.std)
+        named = recipe.network.weights
+        self.weights = load_weights(network, recipe.network.name, named) if named else None
         self.pretrained = load_pretrained(network, init) if init else None
         if recipe.optimiser.trains == "branch":
             keep_classifier(network, self.pretrained, splits)
@@ -68,6 +76,7 @@ class Run:
             total_steps=self.total_steps,
             execution=self.execution,
             ranks=self.ranks,
+            class_weights=class_weights(labels, len(splits.label_names)) if balance == "weights" else None,
         )
         self.step = 0
         self.seconds = 0.0  # of training, summed over all processes that worked on this run one after the other
@@ -162,7 +171,7 @@ class Run:
             sizes=self.splits.sizes,
             notes=self.splits.notes,
             execution=self.execution.description,
-            pretrained=None if self.pretrained is None else self.pretrained.describe(),
+            pretrained="\n".join(loaded.describe() for loaded in (self.weights, self.pretrained) if loaded) or None,
             step=self.step,
             total_steps=self.total_steps,
             steps_per_epoch=self.plan.steps_per_epoch,
@@ -182,6 +191,7 @@ class Run:
             "mean": self.mean.tolist(),
             "std": self.std.tolist(),
             "image_size": self.splits.train.images.shape[1],
+            **({} if self.weights is None else {"weights": asdict(self.weights)}),
             "init": pretrained
             and {"file": pretrained.file, "sha256": pretrained.sha256, "made_by": list(pretrained.made_by)},
         }

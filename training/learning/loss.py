@@ -30,22 +30,26 @@ def confidence_loss(
     hinted: Tensor,
     weight: float | Tensor,
     hints_for: Literal["network", "branch"] = "network",
+    class_weights: Tensor | None = None,
 ) -> ConfidenceLoss:
     """L = L_t + λ·L_c; `hinted` [N] says which samples may ask for hints (half of them, in the paper).
 
     With `hints_for="network"` it is the paper's loss: a hint lowers the loss of its image, so the classifier learns
     little from images that get large hints. With "branch" the classifier gets the gradient of plain cross-entropy on
-    every image, and the branch that of the paper's loss: it sees the same p and the same hints.
+    every image, and the branch that of the paper's loss: it sees the same p and the same hints. `class_weights` [K]
+    weigh the images in L_t; the sum is divided by the number of images, not by that of their weights, so that the mean
+    over the batches of several processes is that of one. L_c stays the mean that the budget is about.
     """
     logits, confidence_logit = logits.float(), confidence_logit.float()  # also under automatic mixed precision
     log_p = F.log_softmax(logits, dim=1).gather(1, labels[:, None]).squeeze(1)
     log_c, log_not_c = F.logsigmoid(confidence_logit), F.logsigmoid(-confidence_logit)
     if hints_for == "network":
         with_hint = torch.logaddexp(log_c + log_p, log_not_c)
-        task = -torch.where(hinted, with_hint, log_p).mean()
+        gained = torch.where(hinted, with_hint, log_p)
     else:
         with_hint = torch.logaddexp(log_c + log_p.detach(), log_not_c)
-        task = -(log_p + torch.where(hinted, with_hint, 0.0)).mean()
+        gained = log_p + torch.where(hinted, with_hint, 0.0)
+    task = -(gained if class_weights is None else class_weights[labels] * gained).mean()
     confidence = -log_c.mean()
     return ConfidenceLoss(task + weight * confidence, task, confidence)
 

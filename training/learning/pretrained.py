@@ -1,8 +1,7 @@
-"""`--init`: weights from a file (a state dict, or the checkpoint of another run), and the commands that made them."""
+"""`--init`: a network's weights with its head, from a file or the checkpoint of another run, and what made them."""
 
 import hashlib
 import json
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from torch import Tensor
 from training.data.splits import Splits
 from training.errors import RecipeError
 from training.networks import Classifier
+from training.networks.state_files import read_state_file
+from training.networks.state_names import match_names
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Pretrained:
     other_shape: tuple[str, ...]  # "name: shape here, shape in the file"
     fresh: tuple[str, ...]  # in this network, not in the file
     unused: tuple[str, ...]  # in the file, not in this network
+    head: str  # whether the head was taken, and why not
     origin: "Origin | None" = None  # only if the file is the checkpoint of a run
 
     @property
@@ -42,6 +44,7 @@ class Pretrained:
         ):
             if names:
                 lines.append(f"  {len(names)} {what}: {_shortened(names)}")
+        lines.append(f"  {self.head}")
         return "\n".join(lines)
 
 
@@ -50,20 +53,14 @@ def _shortened(names: tuple[str, ...], shown: int = 6) -> str:
 
 
 def load_pretrained(network: Classifier, path: Path) -> Pretrained:
-    """Copies every tensor that fits by name and shape from a state dict, or from the checkpoint of another run."""
-    content = _read_state(path)
+    """Copies every tensor that fits by name and shape, the head's too, from a file of weights or a run's checkpoint."""
+    content = read_state_file(path, "--init")
+    match = match_names(network, content)
     ours = network.state_dict()
-    taken, other_shape, fresh = {}, [], []
-    used = set()
-    for name, tensor in ours.items():
-        # A plain network's "conv1.weight" is our "body.conv1.weight": the body is the network without its head.
-        source = next((key for key in (name, name.removeprefix("body.")) if key in content), None)
-        if source is None:
-            fresh.append(name)
-            continue
-        used.add(source)
-        if content[source].shape != tensor.shape:
-            other_shape.append(f"{name}: {list(tensor.shape)} here, {list(content[source].shape)} in the file")
+    taken, other_shape = {}, []
+    for name, source in match.items():
+        if content[source].shape != ours[name].shape:
+            other_shape.append(f"{name}: {list(ours[name].shape)} here, {list(content[source].shape)} in the file")
         else:
             taken[name] = content[source]
     if not taken:
@@ -72,9 +69,29 @@ def load_pretrained(network: Classifier, path: Path) -> Pretrained:
             f"{_shortened(tuple(content), 3)}; the network with {_shortened(tuple(ours), 3)}."
         )
     network.load_state_dict(ours | taken)
-    unused = tuple(name for name in content if name not in used)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Pretrained(path.name, digest, tuple(taken), tuple(other_shape), tuple(fresh), unused, _origin(path))
+    used = set(match.values())
+    return Pretrained(
+        file=path.name,
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        taken=tuple(taken),
+        other_shape=tuple(other_shape),
+        fresh=tuple(name for name in ours if name not in match),
+        unused=tuple(name for name in content if name not in used),
+        head=_of_head(network, content, match),
+        origin=_origin(path),
+    )
+
+
+def _of_head(network: Classifier, content: dict[str, Tensor], match: dict[str, str]) -> str:
+    """Whether the class head was taken, and if not, why."""
+    last = [name for name in network.state_dict() if name.startswith("head.")][-1]
+    classes = len(network.state_dict()[last])
+    if last not in match:
+        return f"the head stays fresh: the file has none that reads {network.feature_width} features"
+    source = match[last]
+    if len(content[source]) != classes:
+        return f"the head stays fresh: {source} is of {len(content[source])} classes, here are {classes}"
+    return f"the head is {source.rpartition('.')[0]}: its {classes} classes must be in the order of the labels here"
 
 
 @dataclass(frozen=True)
@@ -142,25 +159,3 @@ def keep_classifier(network: Classifier, pretrained: Pretrained | None, splits: 
         )
     for part in (network.body, network.head):
         part.requires_grad_(False)
-
-
-def _read_state(path: Path) -> dict[str, Tensor]:
-    """A dict of tensors. From a run's checkpoint it takes the weights to serve: the average, where one was kept."""
-    if path.is_dir():
-        raise RecipeError(f"--init {path} is a folder. Expected a file; of a run it is {path / 'checkpoint.pt'}.")
-    if not path.is_file():
-        raise RecipeError(f"--init {path}: no such file. Expected a state dict written by torch.save.")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as problem:
-        reason = str(problem).splitlines()[0]
-        raise RecipeError(
-            f"--init {path} is not a plain state dict, and nothing else is loaded: files that hold code are refused "
-            f"({reason})."
-        ) from problem
-    if isinstance(content, dict):
-        content = content.get("averaged") or content.get("network") or content.get("state_dict") or content
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise RecipeError(f"--init {path}: expected a dict of tensors by name.")
-    content.pop("n_averaged", None)
-    return {name.removeprefix("module."): tensor for name, tensor in content.items()}

@@ -168,6 +168,8 @@ def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         found.append(f"the seed is {new['seed']}, it was {old['seed']}")
     if old["splits"] != new["splits"]:
         found.append("the images are not the same")
+    if (old.get("weights") or {}).get("sha256") != (new.get("weights") or {}).get("sha256"):
+        found.append("the weights of network.weights are not the same")
     if (old.get("init") or {}).get("sha256") != (new.get("init") or {}).get("sha256"):
         found.append("--init is not the same")
     return found

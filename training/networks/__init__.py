@@ -8,6 +8,7 @@ from training.errors import RecipeError
 from training.networks.branch import Classifier, Output, add_confidence_branch
 from training.networks.compact import compact, whiten
 from training.networks.densenet import check_densenet_bc, densenet_bc
+from training.networks.efficientnet_lite import efficientnet_lite0
 from training.networks.mlp import mlp
 from training.networks.vgg import vgg13
 from training.networks.wideresnet import check_wide_resnet, wide_resnet
@@ -24,7 +25,10 @@ __all__ = [
     "whiten",
 ]
 
-NAMES = "compact, vgg13, wrn-DEPTH-WIDTH, densenet-bc, densenet-bc-DEPTH-GROWTH, mlp, torchvision:NAME"
+NAMES = (
+    "compact, vgg13, wrn-DEPTH-WIDTH, densenet-bc, densenet-bc-DEPTH-GROWTH, mlp, efficientnet-lite0, "
+    "torchvision:NAME, timm:NAME"
+)
 
 Builder = Callable[[int, int], Classifier]  # from the number of classes and the side of the images
 
@@ -64,12 +68,19 @@ def _builder_without_widths(name: str) -> Builder:
         depth, widening = int(found[1]), int(found[2])
         check_wide_resnet(depth, widening)
         return partial(wide_resnet, depth, widening)
+    if name == "efficientnet-lite0":
+        return efficientnet_lite0
     if found := re.fullmatch(r"torchvision:(.+)", name):
         # Importing torchvision takes seconds, and most networks do not need it.
         from training.networks.backbones import check_torchvision_name, torchvision_classifier
 
         check_torchvision_name(found[1])
         return partial(torchvision_classifier, found[1])
+    if found := re.fullmatch(r"timm:(.+)", name):
+        from training.networks.timm_backbones import check_timm_name, timm_classifier
+
+        check_timm_name(found[1])
+        return partial(timm_classifier, found[1])
     raise RecipeError(f"network.name is '{name}', expected one of: {NAMES}.")
 
 

@@ -1,12 +1,11 @@
 """`torchvision:NAME`: any of torchvision's classifiers (https://docs.pytorch.org/vision/stable/models.html), cut before
-its last linear layer: what comes before is the body, the layer itself the head.
+its last linear layer, and the weights that torchvision offers for it.
 """
 
 import difflib
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import training.torchvision_shim  # noqa: F401  (makes the import of torchvision work beside a CPU-only torch)
 
@@ -15,10 +14,13 @@ from torchvision import models
 
 from training.errors import RecipeError
 from training.networks.branch import Classifier
+from training.networks.cut import cut_before_head
+from training.networks.expected import Expected
 
 PREFIX = "torchvision:"
 # In training mode these return the logits of extra heads too; a branch needs a network with one head.
 WITHOUT_AUXILIARY_HEADS: dict[str, Any] = {"aux_logits": False, "init_weights": True}
+WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
 
 
 def torchvision_names() -> list[str]:
@@ -39,42 +41,56 @@ def torchvision_classifier(name: str, classes: int, size: int) -> Classifier:
     check_torchvision_name(name)
     try:
         model = models.get_model(name, weights=None, num_classes=classes, **_options(name, size))
-        path, head = _last_linear(model, name, classes, torch.zeros(1, 3, size, size))
+        return cut_before_head(model, f"{PREFIX}{name}", classes, size)
     except (RuntimeError, AssertionError, ValueError) as problem:
         raise RecipeError(
             f"network '{PREFIX}{name}' cannot take images of {size}×{size} pixels: {problem}"
         ) from problem
-    model.set_submodule(path, nn.Identity())
-    return Classifier(model, head, feature_width=head.in_features)
+
+
+def torchvision_expected(name: str, tag: str | None) -> Expected:
+    """What the weights of this tag were trained with; without a tag those that torchvision recommends."""
+    settings = _weights(name, tag).transforms()
+    mean, std = tuple(settings.mean), tuple(settings.std)
+    if name in WITH_AUXILIARY_HEADS:
+        # Built with its weights, torchvision's model undoes the ImageNet normalisation itself; here it does not.
+        mean = std = (0.5, 0.5, 0.5)
+    (size,), (resized,) = settings.crop_size, settings.resize_size
+    return Expected(mean, std, size, size / resized, settings.interpolation.value)
+
+
+def torchvision_state(name: str, tag: str | None) -> dict[str, Tensor]:
+    """The weights, from torchvision's server or from what an earlier call has kept."""
+    weights = _weights(name, tag)
+    try:
+        state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True)
+    except OSError as problem:  # no route, no such host, refused, timed out
+        raise RecipeError(
+            f"the weights '{weights.name}' of '{PREFIX}{name}' could not be downloaded ({problem}). Where there is no "
+            f"internet, fetch {weights.url} elsewhere and give the file: --weights {weights.url.rpartition('/')[2]}."
+        ) from problem
+    return state
+
+
+def _weights(name: str, tag: str | None) -> Any:
+    check_torchvision_name(name)
+    offered = models.get_model_weights(name)
+    if tag is None:
+        return offered.DEFAULT
+    known = [one.name for one in offered]
+    if tag not in known:
+        raise RecipeError(
+            f"network.weights is '{tag}', but torchvision has for '{PREFIX}{name}': {', '.join(known)}. Expected one "
+            f"of these, 'pretrained', or a .pth, .pt or .safetensors file."
+        )
+    return offered[tag]
 
 
 def _options(name: str, size: int) -> dict[str, Any]:
-    if name in ("googlenet", "inception_v3"):
+    if name in WITH_AUXILIARY_HEADS:
         return WITHOUT_AUXILIARY_HEADS
     if name.startswith("vit_"):
         return {"image_size": size}  # the number of position embeddings depends on it
     if name.startswith("maxvit"):
         return {"input_size": (size, size)}
     return {}
-
-
-@torch.no_grad()
-def _last_linear(model: nn.Module, name: str, classes: int, image: Tensor) -> tuple[str, nn.Linear]:
-    """The linear layer whose output is what the model returns, found by watching one forward pass."""
-    outputs: dict[str, Tensor] = {}
-    layers = {path: layer for path, layer in model.named_modules() if isinstance(layer, nn.Linear)}
-    hooks = [
-        layer.register_forward_hook(lambda _layer, _inputs, output, path=path: outputs.update({path: output}))
-        for path, layer in layers.items()
-    ]
-    result = model.eval()(image)
-    for hook in hooks:
-        hook.remove()
-    model.train()
-    for path, output in outputs.items():
-        if output is result and output.shape == (1, classes):
-            return path, layers[path]
-    raise RecipeError(
-        f"network '{PREFIX}{name}' cannot be cut into a body and a linear head: its last layer is not a linear one, so "
-        f"there is no penultimate layer to add the confidence branch to. Choose another, for example {PREFIX}resnet18."
-    )

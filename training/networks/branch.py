@@ -20,9 +20,10 @@ class Output(NamedTuple):
 class Classifier(nn.Module):
     """A body that gives [N,D] features, a head that turns them into logits, and an optional confidence branch."""
 
-    def __init__(self, body: nn.Module, head: nn.Module, feature_width: int) -> None:
+    def __init__(self, body: nn.Module, head: nn.Module, feature_width: int, head_name: str = "head") -> None:
         super().__init__()
         self.body, self.head, self.feature_width = body, head, feature_width
+        self.head_name = head_name  # what the head is called where the network comes from: its weights have that name
         self.branch: nn.Module | None = None
         self.branch_reads_layers = False  # also the mean of each channel of the layers before the features
         self.branch_shapes_features = True  # False: gradients of the branch stop at the features

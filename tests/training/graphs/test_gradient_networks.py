@@ -31,6 +31,7 @@ NETWORKS: dict[str, Callable[[], Classifier]] = {
     "wide-resnet": lambda: wide_resnet(10, 2, 10, SIZE),
     "densenet-bc": lambda: densenet_bc(10, SIZE, depth=16, growth=8),
     "mlp": lambda: build_network("mlp", 10, SIZE),
+    "efficientnet-lite0": lambda: build_network("efficientnet-lite0", 10, SIZE),
     "resnet18": lambda: build_network("torchvision:resnet18", 10, SIZE),
     "mobilenet-v3-small": lambda: build_network("torchvision:mobilenet_v3_small", 10, SIZE),
     # torch's newer exporter, which the product uses, takes seconds where the older one takes milliseconds.

@@ -285,7 +285,7 @@ def test_the_next_command_names_a_version_that_is_free(tmp_path, monkeypatch):
     """A finished run is exported as the version after the highest there is, for none is overwritten."""
     monkeypatch.chdir(tmp_path)
     options = FitOptions(
-        *("compact-cifar10", Path("runs/a"), 0, (), Path("data"), None, None, None),
+        *("compact-cifar10", Path("runs/a"), 0, (), Path("data"), None, None, None, None),
         *("cpu", "fp32", False, 0, 60.0),
     )
     for there, free in (([], 1), (["1", "2", "notes"], 3)):

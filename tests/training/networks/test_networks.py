@@ -187,6 +187,7 @@ def test_images_of_28_pixels_work_where_the_architecture_allows(name, side):
     [
         ("vgg13", 28, "'vgg13' cannot take images of 28×28 pixels, expected at least 32×32"),
         ("compact", 8, "'compact' cannot take images of 8×8 pixels, expected at least 9×9"),
+        ("efficientnet-lite0", 31, "'efficientnet-lite0' cannot take images of 31×31 pixels, expected at least 32×32"),
         ("wrn-10-1", 3, "'wrn-10-1' cannot take images of 3×3"),
         ("densenet-bc-10-3", 3, "'densenet-bc-10-3' cannot take images of 3×3"),
         ("torchvision:alexnet", 32, "'torchvision:alexnet' cannot take images of 32×32 pixels: .*too small"),

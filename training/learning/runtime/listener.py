@@ -15,7 +15,7 @@ class RunStart:
     sizes: Mapping[str, int]  # images of each split
     notes: tuple[str, ...]  # on the data
     execution: str
-    pretrained: str | None  # what was loaded with --init
+    pretrained: str | None  # what was loaded as network.weights and with --init
     step: int  # more than 0 for a resumed run
     total_steps: int
     steps_per_epoch: int

@@ -72,6 +72,7 @@ class Workspace:
             folder=None,
             size=None,
             init=None,
+            weights=None,
             device=self.device,
             precision=self.precision,
             compiled=self.compiled,
