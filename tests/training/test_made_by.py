@@ -155,7 +155,11 @@ def test_an_import_is_made_again_from_its_card(place: Path) -> None:
     for version in ("1", "2", "3"):
         same(*(load_bundle(place / root / "models" / "brightness" / version) for root in ("", "again")))
     provenance = load_bundle(place / "models" / "brightness" / "1").manifest.provenance
-    assert provenance.data == "calibrated on 240 labelled images of photos, tested on 240 labelled images of held out"
+    assert re.fullmatch(
+        r"calibrated on 240 labelled images of photos, fingerprint [0-9a-f]{16}, "
+        r"tested on 240 labelled images of held out, fingerprint [0-9a-f]{16}",
+        provenance.data,
+    )
     options = provenance.resolved_recipe or {}
     assert (options["mean"], options["std"], options["layout"]) == ([0.5] * 3, [0.25] * 3, "nhwc")
     assert (options["resize"], options["crop_fraction"], options["labels"]) == ("fit_crop", 0.9, list(LABELS))

@@ -56,7 +56,8 @@ def imported_evidence(
         assert isinstance(read.images, LabelledImages)  # read_test refuses others
         tested, notes = read.images, notes + read.notes
     ood_images = load_oods(ood, data_root, shape)
-    evidence = Evidence(title_of_folder(calibration), own.images, tested, ood_images, notes=notes)
+    test_name = None if test is None else title_of_folder(test)
+    evidence = Evidence(title_of_folder(calibration), own.images, tested, ood_images, notes=notes, test_name=test_name)
     check_ood(evidence, shape)
     return evidence
 

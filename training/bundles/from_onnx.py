@@ -14,8 +14,10 @@ from training.bundles.bank import with_bank
 from training.bundles.card import write_card
 from training.bundles.evidence import imported_evidence
 from training.bundles.made_by import how_it_was_made
+from training.bundles.recorded_images import described_images
 from training.bundles.write import Graphs, assemble_bundle, check_new
 from training.calibration.calibrate import Calibrated, Evidence, calibrate_graphs
+from training.data.files import shown
 from training.graphs.foreign.classifier import Reading, read_classifier
 from training.graphs.perturbed import perturbed_or_note
 
@@ -63,7 +65,7 @@ def import_onnx(
             git_sha="not trained here",
             recipe=f"import-onnx {model.name}",
             seed=None,
-            data=_images_of(evidence, calibration, test),
+            data=_images_of(evidence, shape, calibration, test),
             commands=(command,),
             resolved_recipe={
                 "labels": list(labels),
@@ -86,7 +88,7 @@ def import_onnx(
             default=_default_of(calibrated, notes),
             card=lambda manifest, made: write_card(
                 manifest,
-                evidence.name,
+                evidence.tested,
                 f"An ONNX classifier imported from `{model.name}`.",
                 how_it_was_made(
                     manifest.provenance.commands, f"It was {manifest.provenance.data}; {reading.described()}."
@@ -97,13 +99,12 @@ def import_onnx(
         return Imported(bundle, notes, calibrated.warning)
 
 
-def _images_of(evidence: Evidence, calibration: Path, test: Path | None) -> str:
-    """How many images set the thresholds, and how many the figures are measured on."""
-    labelled = "unlabelled" if evidence.calibration.labels is None else "labelled"
-    text = f"calibrated on {len(evidence.calibration)} {labelled} images of {calibration.resolve().name}"
+def _images_of(evidence: Evidence, shape: Input, calibration: Path, test: Path | None) -> str:
+    """Which images set the thresholds, and which ones the figures are measured on."""
+    text = f"calibrated on {described_images(evidence.calibration, shape, shown(Path(calibration.resolve().name)))}"
     if test is None or evidence.test is None:
         return text
-    return f"{text}, tested on {len(evidence.test)} labelled images of {test.resolve().name}"
+    return f"{text}, tested on {described_images(evidence.test, shape, shown(Path(test.resolve().name)))}"
 
 
 def _default_of(calibrated: Calibrated, notes: list[str]) -> Default | None:

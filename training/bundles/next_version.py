@@ -16,6 +16,7 @@ from service.model.scores import PREPROCESSED_SCORES, ScoreName
 from training.bundles.bank import with_bank
 from training.bundles.card import write_card
 from training.bundles.made_by import chain, facts_of_card, how_it_was_made
+from training.bundles.recorded_images import described_images
 from training.bundles.write import (
     Graphs,
     check_new,
@@ -108,9 +109,8 @@ def write_recalibrated(
             kept = bundle.manifest.training_images
             remembered = {} if kept is None else {kept.file: files[kept.file]}
             files = write_graphs(prepared.graphs, Path(folder)) | remembered
-        labelled = "unlabelled" if evidence.calibration.labels is None else "labelled"
         manifest = _next_version(
-            bundle, target, f"{len(evidence.calibration)} {labelled} images of {evidence.name}", command
+            bundle, target, described_images(evidence.calibration, opened.shape, evidence.name), command
         ).model_copy(
             update={
                 "schema_version": 2,

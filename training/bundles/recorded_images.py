@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from service.model.bundle import Manifest
+from service.model.bundle import Input, Manifest
+from training.data.seen import fingerprint_of
+from training.data.splits import LabelledImages, UnlabelledImages
 
 IMPORTED = "import-onnx"
 PROGRAM = frozenset({"confgate-train", "training"})
-COUNTED = re.compile(r"\bon (\d+) (?:un)?labelled images of ")
+COUNTED = re.compile(r"\bon (\d+) (?:un)?labelled images of (?:.*?, fingerprint ([0-9a-f]{16}))?")
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,14 @@ class RecordedImages:
     calibration: str | None
     n_calibration: int | None  # how many images it held; None: the bundle does not say
     test: str | None
+    fingerprint: str | None = None  # of the calibration images and their labels; None: the bundle does not say
+
+
+def described_images(images: LabelledImages | UnlabelledImages, shape: Input, name: str) -> str:
+    """As `recorded_images` reads it: how many there are, of what, and what they show whatever their order."""
+    labelled = "unlabelled" if images.labels is None else "labelled"
+    fingerprint = fingerprint_of(shape, (images.images, images.labels))
+    return f"{len(images)} {labelled} images of {name}, fingerprint {fingerprint}"
 
 
 def is_imported(manifest: Manifest) -> bool:
@@ -34,7 +44,8 @@ def recorded_images(manifest: Manifest) -> RecordedImages:
     data = manifest.provenance.data
     for at, words in reversed(list(enumerate(commands))):
         if _command(words) == IMPORTED:
-            return RecordedImages(_value(words, "--calibration"), _count(data, 0), _value(words, "--test"))
+            n, fingerprint = _described(data, 0)
+            return RecordedImages(_value(words, "--calibration"), n, _value(words, "--test"), fingerprint)
         if _command(words) != "calibrate" or _only_traffic(words):
             continue
         of_a_run = at > 0 and _command(commands[at - 1]) == "fit"  # there --data is where the folder of its training is
@@ -43,7 +54,8 @@ def recorded_images(manifest: Manifest) -> RecordedImages:
         test = None if imported is None else _value(imported, "--test")
         if given is None and imported is not None:
             continue
-        return RecordedImages(given, None if given is None else _count(data, -1), test)
+        n, fingerprint = (None, None) if given is None else _described(data, -1)
+        return RecordedImages(given, n, test, fingerprint)
     return RecordedImages(None, None, None)
 
 
@@ -65,8 +77,8 @@ def _only_traffic(words: Sequence[str]) -> bool:
     return "--traffic" in words and "--data" not in words and "--ood" not in words
 
 
-def _count(data: str, which: int) -> int | None:
-    """The number in the first or the last sentence about calibration."""
+def _described(data: str, which: int) -> tuple[int | None, str | None]:
+    """The number of images and their fingerprint in the first or the last sentence about calibration."""
     parts = data.split("; ")
     found = COUNTED.search(parts[which])
-    return None if found is None else int(found[1])
+    return (None, None) if found is None else (int(found[1]), found[2])

@@ -113,7 +113,7 @@ def figures_of(opened: OpenGraphs, evidence: Evidence, calibrated: Calibrated) -
     if evidence.test is None:
         return []
     test = opened.run(evidence.test.images, calibrated.epsilon, "scoring test images")
-    figures = in_distribution_figures(f"{evidence.name} test", test, evidence.test.labels, calibrated)
+    figures = in_distribution_figures(f"{evidence.tested} test", test, evidence.test.labels, calibrated)
     for name, images in evidence.ood.items():
         ood = opened.run(images.test, calibrated.epsilon, f"scoring {name}")
         figures += out_of_distribution_figures(name, test, ood, evidence.test.labels, calibrated)

@@ -22,7 +22,7 @@ from service.model.scores import (
     histogram,
     score_images,
 )
-from training.calibration.epsilon import choose_epsilon, choose_epsilon_ood, note_few
+from training.calibration.epsilon import choose_epsilon, choose_epsilon_ood, epsilon_images, note_few
 from training.calibration.familiarity import FEWEST_CORRECT, Familiarity, learn_familiarity, witnesses_of
 from training.calibration.halves import Halves, halves_of
 from training.calibration.open_graphs import OpenGraphs
@@ -45,9 +45,13 @@ from training.errors import DataError
 from training.graphs.image_views import AnyImages, ChosenImages, as_served
 from training.graphs.perturbed import ODIN_TEMPERATURE
 from training.graphs.perturbed_images import perturbed_images_of
+from training.graphs.work import images_within
 
 EpsilonBy = Literal["auto", "ood", "misclassified"]
 PROXY_IMAGES = 1_000
+# Fewer for a network that takes long for each: 1,000 forward passes of a ViT-B take five minutes.
+PROXY_WORK = 2 * 10**12
+FEWEST_PROXIES = 200
 PROXY_SEED = 0
 UNLABELLED = (
     "the calibration images are unlabelled: familiarity is measured against all of them, the temperature is 1, and "
@@ -68,6 +72,12 @@ class Evidence:
     # Calibration images that are in that bank: how similar they are to their neighbours, themselves left out.
     own_similarity: Mapping[int, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what their user should know about them
+    test_name: str | None = None  # of a test folder of its own; None: the test images are of the same set
+
+    @property
+    def tested(self) -> str:
+        """What the test images are called in figures and cards."""
+        return self.name if self.test_name is None else self.test_name
 
 
 @dataclass(frozen=True)
@@ -134,7 +144,7 @@ def calibrate_graphs(
     pairs = make_pairs(
         PairScores(own["typicality"], own["certainty"], right),
         halves,
-        pair_scores(scores, graphs.run_forward(_proxies(in_distribution), "scoring OOD proxies")),
+        pair_scores(scores, graphs.run_forward(_proxies(in_distribution, graphs), "scoring OOD proxies")),
         {name: pair_scores(scores, rows) for name, rows in ood.items()},
         wanted,
     )
@@ -199,9 +209,10 @@ def _familiarity(
     return learn_familiarity(values, reference)
 
 
-def _proxies(images: AnyImages) -> ProxyImages:
-    chosen = np.random.default_rng(PROXY_SEED).permutation(len(images))[:PROXY_IMAGES]
-    return ProxyImages(ChosenImages(images, np.sort(chosen)), PROXY_IMAGES, PROXY_SEED)
+def _proxies(images: AnyImages, graphs: OpenGraphs) -> ProxyImages:
+    n = images_within(PROXY_WORK, graphs.work, FEWEST_PROXIES, PROXY_IMAGES)
+    chosen = np.random.default_rng(PROXY_SEED).permutation(len(images))[:n]
+    return ProxyImages(ChosenImages(images, np.sort(chosen)), n, PROXY_SEED)
 
 
 def _epsilon(
@@ -218,32 +229,35 @@ def _epsilon(
     score = graphs.preprocessed_score
     if score is None or graphs.perturbed_graph is None:
         return None, ""
+    most = epsilon_images(graphs.work)
     if evidence.ood and by != "misclassified":
         ood = [as_served(images.calibration, graphs.shape) for images in evidence.ood.values()]
         sets = ", ".join(evidence.ood)
-        note_few(in_distribution, notes)
+        note_few(in_distribution, most, notes)
         perturbed = perturbed_images_of(graphs.perturbed_graph)
         return (
-            choose_epsilon_ood(perturbed, score, in_distribution, ood, graphs.perturbed_batch),
+            choose_epsilon_ood(perturbed, score, in_distribution, ood, graphs.perturbed_batch, most),
             f"ε has the least detection error between calibration images and held-out images of {sets}",
         )
     if truth is None and by == "misclassified":
         raise DataError("--epsilon-by misclassified needs labelled calibration images. Label them, or give --ood.")
     if truth is None:
-        note_few(in_distribution, notes)
+        note_few(in_distribution, most, notes)
         perturbed = perturbed_images_of(graphs.perturbed_graph)
         return (
-            choose_epsilon_ood(perturbed, score, in_distribution, [_proxies(in_distribution)], graphs.perturbed_batch),
+            choose_epsilon_ood(
+                *(perturbed, score, in_distribution, [_proxies(in_distribution, graphs)], graphs.perturbed_batch, most)
+            ),
             "ε has the least detection error between calibration images and images made from them",
         )
     right = graphs.run_forward(in_distribution, "finding mistakes")["logits"].argmax(axis=1) == truth
     if right.all() or not right.any():
         which = "no calibration image is misclassified" if right.all() else "every calibration image is misclassified"
         return 0.0, f"ε is 0, because {which}: there is nothing to choose it on"
-    note_few(in_distribution, notes)
+    note_few(in_distribution, most, notes)
     perturbed = perturbed_images_of(graphs.perturbed_graph)
     return (
-        choose_epsilon(perturbed, score, in_distribution, right, graphs.perturbed_batch),
+        choose_epsilon(perturbed, score, in_distribution, right, graphs.perturbed_batch, most),
         "ε has the least detection error between right and wrong answers on calibration images",
     )
 

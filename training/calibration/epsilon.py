@@ -11,6 +11,7 @@ from training.graphs.images_at_once import MOST_PERTURBED
 from training.graphs.perturbed import ODIN_TEMPERATURE
 from training.graphs.perturbed_images import PerturbedImages
 from training.graphs.progress import images_done, pass_begins
+from training.graphs.work import images_within
 from training.metrics.detection import detection_error
 
 # In units of the normalised image, whose standard deviation is 1. Zero is in the grid: preprocessing may not help.
@@ -18,25 +19,23 @@ EPSILONS = (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016)
 # At most so many in-distribution images. Neighbouring ε differ by a tenth of a point of detection error: with 1,000
 # images, each of which is a twentieth of a point, the choice would be chance.
 EPSILON_IMAGES = 5_000
-# Each image takes the time of ten forward passes: with 5,000 photos an import would take an hour. The size of the
-# images alone says how many it may be, so that the same images give the same ε on every machine.
-EPSILON_PIXELS = EPSILON_IMAGES * 32 * 32
-FEWEST_EPSILON_IMAGES = 500
+# Each image takes the time of ten forward passes: with 5,000 photos an import would take an hour. What the network
+# computes for one image says how many it may be; it is counted, so that every machine chooses the same ε.
+EPSILON_WORK = 15 * 10**11
+FEWEST_EPSILON_IMAGES = 100
 
 
-def epsilon_images(images: AnyImages) -> int:
-    """How many images of this size ε is chosen on, at most: 5,000 of 32×32 pixels, 500 of 224×224."""
-    height, width = images.shape[1:3]
-    return min(EPSILON_IMAGES, max(FEWEST_EPSILON_IMAGES, EPSILON_PIXELS // (height * width)))
+def epsilon_images(of_one: int | None) -> int:
+    """How many images ε is chosen on, at most, where the network takes `of_one` multiply-adds for each."""
+    return images_within(EPSILON_WORK, of_one, FEWEST_EPSILON_IMAGES, EPSILON_IMAGES)
 
 
-def note_few(images: AnyImages, notes: dict[str, None]) -> None:
-    """Says that ε is not chosen on all of these images, if that is because they are large."""
-    most, (height, width) = epsilon_images(images), images.shape[1:3]
+def note_few(images: AnyImages, most: int, notes: dict[str, None]) -> None:
+    """Says that ε is not chosen on all of these images, if that is because the network takes long for each."""
     if most < min(len(images), EPSILON_IMAGES):
         notes[
-            f"ε was chosen on {most:,} of {len(images):,} calibration images: at {width}×{height} pixels, more would "
-            "take too long."
+            f"ε was chosen on {most:,} of {len(images):,} calibration images: with this network more would take too "
+            "long."
         ] = None
 
 
@@ -46,14 +45,14 @@ def choose_epsilon(
     images: AnyImages,
     right: NDArray[np.bool_],
     batch: int = MOST_PERTURBED,
+    most: int = EPSILON_IMAGES,
 ) -> float:
     """The ε of least detection error between correctly classified and misclassified images; needs no OOD images.
 
-    It is chosen on at most `epsilon_images`, of which at most half are misclassified.
+    It is chosen on at most `most` images, of which at most half are misclassified.
     """
     if right.all() or not right.any():
         return EPSILONS[0]  # there is nothing to tell apart
-    most = epsilon_images(images)
     wrong = np.flatnonzero(~right)[: most // 2]
     chosen = np.concatenate([np.flatnonzero(right)[: most - len(wrong)], wrong])
     found = _at_each_epsilon(perturbed, score, ChosenImages(images, chosen), batch)
@@ -66,12 +65,12 @@ def choose_epsilon_ood(
     images: AnyImages,
     ood: Sequence[AnyImages],
     batch: int = MOST_PERTURBED,
+    most: int = EPSILON_IMAGES,
 ) -> float:
     """The ε of least detection error between in-distribution images and held-out OOD images, as in the paper.
 
-    It is chosen on the first `epsilon_images` of `images` and of each set of `ood`.
+    It is chosen on the first `most` of `images` and of each set of `ood`.
     """
-    most = epsilon_images(images)
     own, *others = (
         _at_each_epsilon(perturbed, score, ChosenImages(part, np.arange(min(len(part), most))), batch)
         for part in (images, *ood)

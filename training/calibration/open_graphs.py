@@ -12,6 +12,7 @@ from training.graphs.gradient.cut import IMAGE
 from training.graphs.image_views import AnyImages, as_served
 from training.graphs.images_at_once import MOST_FORWARD, MOST_PERTURBED, images_at_once
 from training.graphs.run import open_graph, run_graph
+from training.graphs.work import work_of_one_image
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,11 @@ class OpenGraphs:
         if self.perturbed_graph is None:
             return 1
         return self.fixed_batch or images_at_once(self.perturbed_graph, MOST_PERTURBED)
+
+    @cached_property
+    def work(self) -> int | None:
+        """Multiply-adds of the forward graph for one image: see `training.graphs.work`."""
+        return work_of_one_image(self.forward_graph)
 
     @cached_property
     def fixed_batch(self) -> int | None:

@@ -46,6 +46,17 @@ def hashes_of(images: Pixels | HashedImages, target: Input) -> Hashes:
     return np.asarray([hash_of(image if ready else fit_array(image, target)) for image in images], np.uint64)
 
 
+def fingerprint_of(target: Input, *parts: tuple[Pixels | HashedImages, NDArray[np.int64] | None]) -> str:
+    """Of the pixels that the network sees and of their labels, in any order; None: a part has no labels."""
+    digest = hashlib.sha256()
+    for images, labels in parts:
+        hashes = hashes_of(images, target)
+        order = np.argsort(hashes, kind="stable") if labels is None else np.lexsort((labels, hashes))
+        digest.update(hashes[order].tobytes())
+        digest.update(b"unlabelled" if labels is None else labels[order].tobytes())
+    return digest.hexdigest()[:16]
+
+
 def pack(hashes: Hashes) -> bytes:
     """As a bundle keeps them: sorted, each once, 8 bytes an image."""
     return np.unique(hashes).astype(STORED).tobytes()

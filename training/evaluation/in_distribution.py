@@ -14,10 +14,10 @@ from service.model.bundle import Bundle
 from training.bundles.evidence import CALIBRATED_ON
 from training.bundles.made_by import recipe_of
 from training.bundles.recorded_images import is_imported
-from training.data.seen import TRAINED_ON, Hashes, hashes_in, hashes_of, refuse_seen
+from training.data.seen import TRAINED_ON, Hashes, fingerprint_of, hashes_in, hashes_of, refuse_seen
 from training.data.splits import Splits, moved_to, splits_for
 from training.errors import DataError, RecipeError
-from training.evaluation.own_images import GivenFolders, OwnImages, OwnPart, fingerprint_of, own_calibration, own_test
+from training.evaluation.own_images import GivenFolders, OwnImages, OwnPart, own_calibration, own_test
 from training.recipe import Data, Recipe, load_recipe, parse_recipe
 
 Split = Literal["calibration", "test"]
@@ -75,7 +75,9 @@ def in_distribution_of(
         calibrated_on = hashes_of(calibration.images.images, bundle.manifest.input)
         seen = {CALIBRATED_ON: calibrated_on}
         test = _unseen(test, training, "test", bundle, {TRAINED_ON: trained_on}, seen)
-        fingerprint = fingerprint_of(bundle, calibration, test)
+        fingerprint = fingerprint_of(
+            bundle.manifest.input, *((part.images.images, part.images.labels) for part in (calibration, test))
+        )
     return InDistribution(
         dataset=test.name,
         network=_network_of(bundle, training),

@@ -195,7 +195,7 @@ def _epsilons(
         return {one.name: None for one in sets}
     if choice == "bundle":
         return {one.name: stored for one in sets}
-    chosen = spread_indices(len(calibration), epsilon_images(calibration.images))
+    chosen = spread_indices(len(calibration), epsilon_images(scores.outputs.work))
     few = ImageSet(calibration.name, ChosenImages(calibration.images, chosen))
     if choice == "per-set":
         return {one.name: best_epsilon(score, scores, few, one.calibration) for one in sets}

@@ -24,6 +24,7 @@ from training.evaluation.progress import Progress, silent
 from training.graphs.image_views import AnyImages, as_served, batches_of
 from training.graphs.images_at_once import ACTIVATION_BYTES, MOST_FORWARD, MOST_PERTURBED, images_at_once
 from training.graphs.perturbed_images import PerturbedImages, open_perturbed_images
+from training.graphs.work import work_of_one_image
 
 MOST_AT_ONCE: dict[GraphName, int] = {"forward": MOST_FORWARD, "perturbed": MOST_PERTURBED}
 # Sessions of the service plan their memory, and so take it twice.
@@ -131,6 +132,11 @@ class BundleOutputs:
             graph: images_at_once(path(graph), MOST_AT_ONCE[graph], BATCH_BYTES)
             for graph in self.bundle.manifest.graphs
         }
+
+    @cached_property
+    def work(self) -> int | None:
+        """Multiply-adds of the forward graph for one image."""
+        return work_of_one_image(self.bundle.graph_path("forward"))
 
     @cached_property
     def _forward(self) -> OnnxSession:

@@ -1,17 +1,14 @@
 """A bundle's own images that are not the splits of its training: from --calibration and --test, or from its record."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from service.model.bundle import Bundle
 from training.bundles.recorded_images import RecordedImages, is_imported, recorded_images
 from training.data.class_folders import title_of_folder
 from training.data.files import shown
 from training.data.labelled_folder import read_calibration, read_for_model
-from training.data.seen import hashes_of
+from training.data.seen import fingerprint_of
 from training.data.splits import LabelledImages, Splits, UnlabelledImages, splits_for
 from training.errors import DataError
 from training.recipe import Data
@@ -88,18 +85,6 @@ def own_test(bundle: Bundle, given: GivenFolders, data_root: Path) -> OwnPart | 
     )
 
 
-def fingerprint_of(bundle: Bundle, *parts: OwnPart) -> str:
-    """Of content and labels: evaluations on the same images can be combined."""
-    digest = hashlib.sha256()
-    for part in parts:
-        hashes = hashes_of(part.images.images, bundle.manifest.input)
-        labels = part.images.labels
-        order = np.argsort(hashes, kind="stable")
-        digest.update(hashes[order].tobytes())
-        digest.update(b"unlabelled" if labels is None else labels[order].tobytes())
-    return digest.hexdigest()[:16]
-
-
 def _calibration(bundle: Bundle, folder: Path, record: RecordedImages, by_hand: bool) -> OwnPart:
     manifest = bundle.manifest
     flag = "--calibration" if by_hand else f"the calibration folder of {bundle.folder},"
@@ -113,6 +98,13 @@ def _calibration(bundle: Bundle, folder: Path, record: RecordedImages, by_hand: 
         if not by_hand:
             raise DataError(f"{differ}. Give --calibration DIR with these images, or --calibration {shown(folder)}.")
         notes = (*notes, f"{differ}: thresholds were set on other images than these")
+    elif record.fingerprint is not None and record.fingerprint != fingerprint_of(
+        manifest.input, (read.images.images, read.images.labels)
+    ):
+        differ = f"{shown(folder)} holds other images, or labels, than those that {bundle.folder} was calibrated on"
+        if not by_hand:
+            raise DataError(f"{differ}. Give --calibration DIR with these images, or --calibration {shown(folder)}.")
+        notes = (*notes, f"{differ}: thresholds were set on others")
     return OwnPart(read.images, title_of_folder(folder), f"{flag} {shown(folder)}", notes)
 
 

@@ -14,6 +14,7 @@ from PIL import Image
 from service.model.bundle import load_bundle
 from service.model.scores import softmax
 from service.model.session import open_session
+from training.bundles.figure_text import own_test_of
 from training.bundles.first_screen import first_screen
 
 LABELS = ("dark", "bright", "red")
@@ -109,6 +110,8 @@ def test_imported_model_answers_as_the_original(tmp_path, photos, others, layout
     assert "\n".join(first_screen(bundle.manifest)) in done.stdout
     assert "## Limits" not in done.stdout  # the first screen, not the whole card
     assert "next: confgate serve --models " in done.stdout
+    assert own_test_of(bundle.manifest) == f"{others.name} test"  # and not after the calibration folder
+    assert f"Accuracy on {others.name} test with no gate: " in (target / "CARD.md").read_text()
     assert set(bundle.manifest.scores) == {
         *("max_softmax", "energy", "max_logit", "neighbours", "typicality", "certainty", "odin"),
     }

@@ -1,5 +1,7 @@
 """The choice of ε, with and without out-of-distribution images."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from training.graphs.parity import preprocessed_score
 from training.graphs.perturbed import ODIN_TEMPERATURE, perturbed_graph
 from training.graphs.perturbed_images import perturbed_images_of
 from training.graphs.run import open_graph, run_graph
+from training.graphs.work import work_of_one_image
 from training.metrics.detection import detection_error
 
 
@@ -55,15 +58,42 @@ def test_epsilon_chosen_on_ood_images_has_the_least_detection_error(branch, imag
     assert errors[chosen] == min(errors.values())
 
 
-@pytest.mark.parametrize(("side", "most"), [(16, 5_000), (32, 5_000), (64, 1_250), (224, 500), (600, 500)])
-def test_epsilon_is_chosen_on_fewer_images_where_they_are_large(side, most):
-    """The size of the images alone says how many there are, and a note says if that leaves some out."""
-    many = np.broadcast_to(np.uint8(0), (6_000, side, side, 3))
-    assert epsilon_images(many) == most
+@pytest.mark.parametrize(
+    ("of_one", "most"), [(1, 5_000), (3 * 10**8, 5_000), (75 * 10**7, 2_000), (2 * 10**10, 100), (None, 100)]
+)
+def test_epsilon_is_chosen_on_fewer_images_where_the_network_takes_long(of_one, most):
+    """What the network computes for one image says how many there are, and a note says if that leaves some out."""
+    assert epsilon_images(of_one) == most
+    many = np.broadcast_to(np.uint8(0), (6_000, 8, 8, 3))
     notes = {}
-    note_few(many, notes)
+    note_few(many, most, notes)
     assert len(notes) == (most < 5_000)
     assert all(f"ε was chosen on {most:,} of 6,000 calibration images" in note for note in notes)
     few = {}
-    note_few(many[:most], few)
+    note_few(many[:most], most, few)
     assert not few
+
+
+@pytest.mark.parametrize("name", ["cifar10/1", "cifar10/5", "fashion_mnist/1"])
+def test_shipped_networks_choose_epsilon_on_all_that_it_may_be(name):
+    """They are small: 5,000 images are a minute's work for them."""
+    assert epsilon_images(work_of_one_image(Path("models") / name / "model.onnx")) == 5_000
+
+
+@pytest.mark.parametrize("by", ["misclassified", "ood"])
+def test_epsilon_is_chosen_on_no_more_images_than_it_may_be(by, images):
+    """Of each set the graph sees at most so many."""
+    perturbed = perturbed_images_of(perturbed_graph(export_network(network_with(False), MEAN, STD, 16)))
+    asked = []
+
+    class Counted:
+        def run(self, pixels, epsilons):
+            asked.append(len(pixels))
+            return perturbed.run(pixels, epsilons)
+
+    if by == "ood":
+        choose_epsilon_ood(Counted(), "odin", images, [images[::-1]], most=7)
+    else:
+        right = np.arange(len(images)) % 5 > 0
+        choose_epsilon(Counted(), "odin", images, right, most=7)
+    assert sum(asked) == (14 if by == "ood" else 7)

@@ -171,6 +171,37 @@ def test_a_folder_that_has_changed_is_not_what_it_was_calibrated_on(imported, tm
     assert any("thresholds were set on other images than these" in note for note in content["notes"])
 
 
+@pytest.mark.parametrize("change", ["another image", "another label"])
+def test_as_many_other_images_are_not_what_it_was_calibrated_on(imported, tmp_path, change):
+    """A picture, or the label of one, was changed since: the number of images does not tell, their fingerprint does."""
+    old, new = imported.calibration / "red" / "0.png", imported.calibration / "green" / "moved.png"
+    aside = shutil.copy(old, tmp_path / "kept.png")
+    if change == "another image":
+        shutil.copy(write_flat(tmp_path / "flat", 1, seed=9) / "0.png", old)
+    else:
+        old.rename(new)
+    try:
+        told = confgate_train("evaluate", imported.bundle, "--ood", imported.night, check=False).stderr
+        assert "holds other images, or labels, than those that " in told
+        given = ("--ood", imported.night, "--calibration", imported.calibration)
+        content = evaluated(tmp_path / "out", imported.bundle, *given)[0]
+    finally:
+        new.unlink(missing_ok=True)
+        shutil.copy(aside, old)
+    assert any(note.endswith("was calibrated on: thresholds were set on others") for note in content["notes"])
+
+
+def test_the_order_and_names_of_images_do_not_matter(imported, tmp_path):
+    """The same images under other names are those that it was calibrated on."""
+    renamed = [path.rename(path.with_name(f"z{path.name}")) for path in sorted(imported.calibration.rglob("1*.png"))]
+    try:
+        evaluated(tmp_path / "out", imported.bundle, "--ood", imported.night)
+    finally:
+        for path in renamed:
+            path.rename(path.with_name(path.name[1:]))
+    assert renamed
+
+
 def test_unlabelled_test_images_give_ood_figures_alone(imported, tmp_path):
     """AUROC needs no labels and is the same as with them; accuracy and AUGRC are left out, which a note says."""
     flat = tmp_path / "flat"
