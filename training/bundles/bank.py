@@ -3,7 +3,7 @@
 They are training images where those are known. Of a model from elsewhere they are half of the calibration images.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from service.model.bundle import Input
 from training.calibration.calibrate import Evidence
-from training.calibration.halves import halves_of
+from training.calibration.halves import Indices, halves_of
 from training.data.splits import LabelledImages, UnlabelledImages
 from training.graphs.features import FEATURES, NoFeaturesError, with_features
 from training.graphs.image_views import as_served
@@ -52,19 +52,22 @@ def with_bank(forward: onnx.ModelProto, shape: Input, evidence: Evidence) -> Wit
     if has_neighbours(forward):
         # A bank of training images holds none of the calibration images.
         return WithBank(forward, evidence if known is not None else _without_own(forward, shape, evidence))
-    source: CalibrationImages = (
-        known if known is not None else evidence.calibration.take(halves_of(len(evidence.calibration)).a)
-    )
-    source = _at_most(source, BANK_CANDIDATES)
-    if len(source) < 2 * NEIGHBOUR_K:
-        return WithBank(forward, evidence, f"no neighbours: {len(source)} images are too few for a bank")
+    source = evidence.calibration if known is None else known
+    chosen = _at_most(np.arange(len(known)) if known is not None else halves_of(len(source)).a, BANK_CANDIDATES)
+    if len(chosen) < 2 * NEIGHBOUR_K:
+        return WithBank(forward, evidence, f"no neighbours: {len(chosen)} images are too few for a bank")
+    # Those of all calibration images are needed afterwards: where they fit into memory, one pass is enough for both.
+    together = known is None and len(source) <= BANK_CANDIDATES
     try:
-        features = features_of(forward, shape, source)
+        found = features_of(forward, shape, source if together else source.take(chosen))
     except NoFeaturesError as problem:
         return WithBank(forward, evidence, f"no neighbours: {problem}")
-    bank = features[choose_bank(features, source.labels, BANK_SIZE, SEED)]
+    features, labels = found[chosen] if together else found, source.labels
+    bank = features[choose_bank(features, None if labels is None else labels[chosen], BANK_SIZE, SEED)]
     scored = add_neighbours(forward, bank, min(NEIGHBOUR_K, len(bank) - 1))
-    return WithBank(scored, evidence if known is not None else _without_own(scored, shape, evidence))
+    if known is not None:
+        return WithBank(scored, evidence)
+    return WithBank(scored, _without_own(scored, shape, evidence, [found] if together else None))
 
 
 def features_of(forward: onnx.ModelProto, shape: Input, source: CalibrationImages) -> NDArray[np.float32]:
@@ -84,25 +87,37 @@ def _batches_of_features(
         raise NoFeaturesError(f"the last linear layer does not read a row for each image: {problem}.") from problem
 
 
-def _without_own(forward: onnx.ModelProto, shape: Input, evidence: Evidence) -> Evidence:
-    own = own_similarity_of(forward, shape, evidence.calibration)
+def _without_own(
+    forward: onnx.ModelProto, shape: Input, evidence: Evidence, features: Iterable[NDArray[np.float32]] | None = None
+) -> Evidence:
+    own = own_similarity_of(forward, shape, evidence.calibration, features)
     return replace(evidence, own_similarity=own) if own else evidence
 
 
-def own_similarity_of(forward: onnx.ModelProto, shape: Input, images: CalibrationImages) -> dict[int, float]:
-    """Calibration images may be in the bank: their similarity, by index, to the others and not to themselves."""
+def own_similarity_of(
+    forward: onnx.ModelProto,
+    shape: Input,
+    images: CalibrationImages,
+    features: Iterable[NDArray[np.float32]] | None = None,
+) -> dict[int, float]:
+    """Calibration images may be in the bank: their similarity, by index, to the others and not to themselves.
+
+    `features` are those of the images, in parts, where they are known.
+    """
     bank = np.ascontiguousarray(bank_of(forward).T)
     k = min(NEIGHBOUR_K, len(bank) - 1)
     own: dict[int, float] = {}
     first = 0
-    for features in _batches_of_features(forward, shape, images, "finding images of the bank"):
-        length = np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-        nearest = ((features / length) @ bank.T).argmax(axis=1)
-        in_bank = np.flatnonzero(np.linalg.norm(features / length - bank[nearest], axis=1) <= SAME_IMAGE)
+    if features is None:
+        features = _batches_of_features(forward, shape, images, "finding images of the bank")
+    for part in features:
+        length = np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12)
+        nearest = ((part / length) @ bank.T).argmax(axis=1)
+        in_bank = np.flatnonzero(np.linalg.norm(part / length - bank[nearest], axis=1) <= SAME_IMAGE)
         if len(in_bank):
-            found = neighbour_similarity(features[in_bank], bank, k, nearest[in_bank])
+            found = neighbour_similarity(part[in_bank], bank, k, nearest[in_bank])
             own |= zip((first + in_bank).tolist(), found.tolist(), strict=True)
-        first += len(features)
+        first += len(part)
     return own
 
 
@@ -113,7 +128,7 @@ def bank_of(forward: onnx.ModelProto) -> NDArray[np.float32]:
     return np.asarray(numpy_helper.to_array(tensor, base_dir="" if folder is None else str(folder)), np.float32)
 
 
-def _at_most(source: CalibrationImages, most: int) -> CalibrationImages:
-    if len(source) <= most:
-        return source
-    return source.take(np.sort(np.random.default_rng(SEED).permutation(len(source))[:most]))
+def _at_most(chosen: Indices, most: int) -> Indices:
+    if len(chosen) <= most:
+        return chosen
+    return chosen[np.sort(np.random.default_rng(SEED).permutation(len(chosen))[:most])]

@@ -17,6 +17,7 @@ from training.bundles.made_by import how_it_was_made
 from training.bundles.recorded_images import described_images
 from training.bundles.write import Graphs, assemble_bundle, check_new
 from training.calibration.calibrate import Calibrated, Evidence, calibrate_graphs
+from training.calibration.policies import USUAL, Wanted
 from training.data.files import shown
 from training.graphs.foreign.classifier import Reading, read_classifier
 from training.graphs.perturbed import perturbed_or_note
@@ -44,6 +45,7 @@ def import_onnx(
     resize: Input | None = None,
     ood: Sequence[str] = (),
     data_root: Path = Path("data"),
+    wanted: Wanted = USUAL,
 ) -> Imported:
     """Reads the graph, finds its logits, calibrates on a folder of images, and writes the bundle."""
     check_new(target)
@@ -75,7 +77,7 @@ def import_onnx(
         )
         graphs = Graphs(forward, perturbed.graph)
         opened = graphs.opened(shape)
-        calibrated = calibrate_graphs(opened, evidence)
+        calibrated = calibrate_graphs(opened, evidence, wanted)
         notes += calibrated.notes
         bundle = assemble_bundle(
             target,

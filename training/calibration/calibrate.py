@@ -22,7 +22,7 @@ from service.model.scores import (
     histogram,
     score_images,
 )
-from training.calibration.epsilon import choose_epsilon, choose_epsilon_ood, epsilon_images, note_few
+from training.calibration.epsilon import choose_epsilon, choose_epsilon_ood, epsilon_images, note_few, too_few_to_tell
 from training.calibration.familiarity import FEWEST_CORRECT, Familiarity, learn_familiarity, witnesses_of
 from training.calibration.halves import Halves, halves_of
 from training.calibration.open_graphs import OpenGraphs
@@ -51,7 +51,8 @@ EpsilonBy = Literal["auto", "ood", "misclassified"]
 PROXY_IMAGES = 1_000
 # Fewer for a network that takes long for each: 1,000 forward passes of a ViT-B take five minutes.
 PROXY_WORK = 2 * 10**12
-FEWEST_PROXIES = 200
+FEWEST_PROXIES = 100
+PROXIES_OF_EACH = 4  # one of each kind: more of the same images would say nothing new
 PROXY_SEED = 0
 UNLABELLED = (
     "the calibration images are unlabelled: familiarity is measured against all of them, the temperature is 1, and "
@@ -116,9 +117,10 @@ def calibrate_graphs(
     """Chooses ε, then makes every policy of every score that the graphs offer, and every pair."""
     in_distribution, truth = as_served(evidence.calibration.images, graphs.shape), evidence.calibration.labels
     notes = dict.fromkeys((*evidence.notes, *(() if traffic is None else traffic.notes)))
-    epsilon, epsilon_how = _epsilon(graphs, in_distribution, truth, evidence, epsilon_by, notes)
+    epsilon, epsilon_how, known = _epsilon(graphs, in_distribution, truth, evidence, epsilon_by, notes)
     outputs = left_out_of_bank(
-        graphs.run(in_distribution, epsilon, "scoring calibration images"), evidence.own_similarity
+        graphs.run(in_distribution, epsilon, "scoring calibration images") if known is None else known,
+        evidence.own_similarity,
     )
     right = None if truth is None else outputs["logits"].argmax(axis=1) == truth
     halves = halves_of(len(in_distribution))
@@ -210,7 +212,8 @@ def _familiarity(
 
 
 def _proxies(images: AnyImages, graphs: OpenGraphs) -> ProxyImages:
-    n = images_within(PROXY_WORK, graphs.work, FEWEST_PROXIES, PROXY_IMAGES)
+    most = min(PROXY_IMAGES, max(FEWEST_PROXIES, PROXIES_OF_EACH * len(images)))
+    n = images_within(PROXY_WORK, graphs.work, FEWEST_PROXIES, most)
     chosen = np.random.default_rng(PROXY_SEED).permutation(len(images))[:n]
     return ProxyImages(ChosenImages(images, np.sort(chosen)), n, PROXY_SEED)
 
@@ -222,13 +225,16 @@ def _epsilon(
     evidence: Evidence,
     by: EpsilonBy,
     notes: dict[str, None],
-) -> tuple[float | None, str]:
-    """ε, and how it was chosen; `notes` gets one if large images are the reason that it was chosen on few."""
+) -> tuple[float | None, str, Outputs | None]:
+    """ε, how it was chosen, and the answers for the calibration images where they are known by then.
+
+    `notes` gets one if what the network takes for each image is the reason that ε was chosen on few.
+    """
     if by == "ood" and not evidence.ood:
         raise DataError("--epsilon-by ood needs out-of-distribution images. Name a set with --ood.")
     score = graphs.preprocessed_score
     if score is None or graphs.perturbed_graph is None:
-        return None, ""
+        return None, "", None
     most = epsilon_images(graphs.work)
     if evidence.ood and by != "misclassified":
         ood = [as_served(images.calibration, graphs.shape) for images in evidence.ood.values()]
@@ -238,6 +244,7 @@ def _epsilon(
         return (
             choose_epsilon_ood(perturbed, score, in_distribution, ood, graphs.perturbed_batch, most),
             f"ε has the least detection error between calibration images and held-out images of {sets}",
+            None,
         )
     if truth is None and by == "misclassified":
         raise DataError("--epsilon-by misclassified needs labelled calibration images. Label them, or give --ood.")
@@ -249,16 +256,19 @@ def _epsilon(
                 *(perturbed, score, in_distribution, [_proxies(in_distribution, graphs)], graphs.perturbed_batch, most)
             ),
             "ε has the least detection error between calibration images and images made from them",
+            None,
         )
-    right = graphs.run_forward(in_distribution, "finding mistakes")["logits"].argmax(axis=1) == truth
-    if right.all() or not right.any():
-        which = "no calibration image is misclassified" if right.all() else "every calibration image is misclassified"
-        return 0.0, f"ε is 0, because {which}: there is nothing to choose it on"
+    clean = graphs.run_forward(in_distribution, "finding mistakes")
+    right = clean["logits"].argmax(axis=1) == truth
+    reason = too_few_to_tell(right)
+    if reason is not None:
+        return 0.0, f"ε is 0, because {reason}", graphs.unperturbed(clean)
     note_few(in_distribution, most, notes)
     perturbed = perturbed_images_of(graphs.perturbed_graph)
     return (
         choose_epsilon(perturbed, score, in_distribution, right, graphs.perturbed_batch, most),
         "ε has the least detection error between right and wrong answers on calibration images",
+        None,
     )
 
 

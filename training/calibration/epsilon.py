@@ -21,8 +21,9 @@ EPSILONS = (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016)
 EPSILON_IMAGES = 5_000
 # Each image takes the time of ten forward passes: with 5,000 photos an import would take an hour. What the network
 # computes for one image says how many it may be; it is counted, so that every machine chooses the same ε.
-EPSILON_WORK = 15 * 10**11
+EPSILON_WORK = 8 * 10**11
 FEWEST_EPSILON_IMAGES = 100
+FEWEST_OF_EACH = 10  # of right and wrong answers: which ε tells fewer from the others best is chance
 
 
 def epsilon_images(of_one: int | None) -> int:
@@ -37,6 +38,17 @@ def note_few(images: AnyImages, most: int, notes: dict[str, None]) -> None:
             f"ε was chosen on {most:,} of {len(images):,} calibration images: with this network more would take too "
             "long."
         ] = None
+
+
+def too_few_to_tell(right: NDArray[np.bool_]) -> str | None:
+    """Why no ε can be chosen between right and wrong answers, if so."""
+    if right.all() or not right.any():
+        which = "no calibration image is misclassified" if right.all() else "every calibration image is misclassified"
+        return f"{which}: there is nothing to choose it on"
+    for fewer, what in ((int(right.sum()), "classified correctly"), (int((~right).sum()), "misclassified")):
+        if fewer < FEWEST_OF_EACH:
+            return f"only {fewer} of {len(right)} calibration images are {what}: too few to choose it on"
+    return None
 
 
 def choose_epsilon(

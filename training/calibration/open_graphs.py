@@ -14,6 +14,8 @@ from training.graphs.images_at_once import MOST_FORWARD, MOST_PERTURBED, images_
 from training.graphs.run import open_graph, run_graph
 from training.graphs.work import work_of_one_image
 
+PREPROCESSED = "_preprocessed"  # ends the names of outputs that only the perturbed graph has
+
 
 @dataclass(frozen=True)
 class OpenGraphs:
@@ -56,8 +58,18 @@ class OpenGraphs:
         """Every output of the graphs, for images of any size; `step` says in progress lines what they are for."""
         if self.perturbed_graph is None:
             return self.run_forward(images, step)
+        if epsilon == 0:
+            return self.unperturbed(self.run_forward(images, step))
         served = as_served(images, self.shape)
         return run_graph(open_graph(self.perturbed_graph), served, self.perturbed_batch, epsilon, step)
+
+    def unperturbed(self, clean: Outputs) -> Outputs:
+        """What the perturbed graph answers with ε = 0, from the answers of the forward graph."""
+        graph = self.perturbed_graph
+        if graph is None:
+            return clean
+        known = onnx.load(graph, load_external_data=False) if isinstance(graph, Path) else graph
+        return {output.name: clean[output.name.removesuffix(PREPROCESSED)] for output in known.graph.output}
 
     def run_forward(self, images: AnyImages, step: str = "") -> Outputs:
         """The outputs of the forward graph alone, which takes a quarter of the time."""

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from training.cli.channel_values import channel_values
-from training.cli.options import CalibrationOod, DataRoot, Out, show_bundle
+from training.cli.options import Alpha, CalibrationOod, DataRoot, Out, Risk, Tprs, show_bundle
 from training.cli.typed import typed
 from training.errors import DataError
 from training.graphs.progress import counting_images
@@ -67,6 +67,9 @@ def import_onnx(
     ] = None,
     test: Annotated[Path | None, typer.Option(help="Other labelled images, to report figures on.")] = None,
     ood: CalibrationOod = None,
+    tpr: Tprs = None,
+    risk: Risk = None,
+    alpha: Alpha = 0.05,
     data_root: DataRoot = Path("data"),
     resize: Annotated[
         Literal["stretch", "fit_crop"], typer.Option(help="How other sizes become the graph's size.")
@@ -82,15 +85,18 @@ def import_onnx(
     """
     from service.model.bundle import Input
     from training.bundles.from_onnx import import_onnx as run_import
+    from training.calibration.policies import Wanted
     from training.graphs.foreign.classifier import Reading
 
     check_resize(resize, crop_fraction)
     rule = Input(width=1, height=1, resize=resize, crop_fraction=crop_fraction, interpolation=interpolation)
     names = read_labels(labels)
+    wanted = Wanted(tuple(tpr or (95,)), risk, alpha)
     reading = Reading(_preprocessing(mean, std, pixel_range, channels), layout, _size(size), output)
     with counting_images(console, "importing, calibrating and measuring"):
         imported = run_import(
-            *(model, out, names, calibration, test, reading, typed(context), rule, ood or [], data_root)
+            *(model, out, names, calibration, test, reading, typed(context), rule, ood or [], data_root),
+            wanted,
         )
     for note in imported.notes:
         console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)

@@ -7,7 +7,14 @@ import pytest
 
 from service.model.scores import score_images
 from tests.training.small_network import IMAGES, MEAN, STD, network_with
-from training.calibration.epsilon import EPSILONS, choose_epsilon, choose_epsilon_ood, epsilon_images, note_few
+from training.calibration.epsilon import (
+    EPSILONS,
+    choose_epsilon,
+    choose_epsilon_ood,
+    epsilon_images,
+    note_few,
+    too_few_to_tell,
+)
 from training.graphs.from_torch import export_network
 from training.graphs.parity import preprocessed_score
 from training.graphs.perturbed import ODIN_TEMPERATURE, perturbed_graph
@@ -59,7 +66,7 @@ def test_epsilon_chosen_on_ood_images_has_the_least_detection_error(branch, imag
 
 
 @pytest.mark.parametrize(
-    ("of_one", "most"), [(1, 5_000), (3 * 10**8, 5_000), (75 * 10**7, 2_000), (2 * 10**10, 100), (None, 100)]
+    ("of_one", "most"), [(1, 5_000), (16 * 10**7, 5_000), (8 * 10**8, 1_000), (2 * 10**10, 100), (None, 100)]
 )
 def test_epsilon_is_chosen_on_fewer_images_where_the_network_takes_long(of_one, most):
     """What the network computes for one image says how many there are, and a note says if that leaves some out."""
@@ -72,6 +79,22 @@ def test_epsilon_is_chosen_on_fewer_images_where_the_network_takes_long(of_one, 
     few = {}
     note_few(many[:most], most, few)
     assert not few
+
+
+@pytest.mark.parametrize(
+    ("correct", "of", "reason"),
+    [
+        (50, 50, "no calibration image is misclassified: there is nothing to choose it on"),
+        (0, 50, "every calibration image is misclassified: there is nothing to choose it on"),
+        (9, 50, "only 9 of 50 calibration images are classified correctly: too few to choose it on"),
+        (41, 50, "only 9 of 50 calibration images are misclassified: too few to choose it on"),
+        (10, 50, None),
+        (40, 50, None),
+    ],
+)
+def test_a_handful_of_right_or_wrong_answers_chooses_no_epsilon(correct, of, reason):
+    """With fewer than ten of either it would be chance."""
+    assert too_few_to_tell(np.arange(of) < correct) == reason
 
 
 @pytest.mark.parametrize("name", ["cifar10/1", "cifar10/5", "fashion_mnist/1"])

@@ -1,13 +1,17 @@
 """A file that may be an ONNX graph: read, with weights that are not listed as inputs and functions that are inlined."""
 
+from math import prod
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
+from onnx import TensorProto, helper
 from onnx.inliner import inline_local_functions
 
 from training.errors import ExportError
 from training.graphs.weights import move_large_weights
+
+MOST_OF_A_TENSOR = 2**31 - 2**20  # bytes: protobuf's limit, with room for what else the tensor says
 
 # The first bytes of files that people have instead of an ONNX graph, and how they become one.
 OTHER_FORMATS = (
@@ -44,6 +48,7 @@ def _parse(path: Path, weights: Path) -> onnx.ModelProto:
         raise ExportError(f"{path} is not an ONNX model ({problem}). Name an .onnx file.") from problem
     if not model.graph.node:
         raise ExportError(f"{path} is not an ONNX model: it has no nodes. Name an .onnx file.")
+    _refuse_huge_tensors(path, model)
     try:
         move_large_weights(model, weights, path.absolute().parent)
         _load_others(model, path.absolute().parent)
@@ -53,6 +58,18 @@ def _parse(path: Path, weights: Path) -> onnx.ModelProto:
             "and with its name, into the same folder; it may be neither a link nor lie elsewhere."
         ) from problem
     return model
+
+
+def _refuse_huge_tensors(path: Path, model: onnx.ModelProto) -> None:
+    """Weights may take more than 2 GB together; none may alone, for no library reads it from a graph."""
+    for tensor in model.graph.initializer:
+        known = tensor.data_type not in (TensorProto.UNDEFINED, TensorProto.STRING)
+        size = prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize if known else 0
+        if size >= MOST_OF_A_TENSOR:
+            raise ExportError(
+                f"{path} has the weight '{tensor.name}' of {size / 1e9:.1f} GB, and a tensor of an ONNX graph can take "
+                "up to 2 GB. Export the network with that layer in parts."
+            )
 
 
 def _load_others(model: onnx.ModelProto, folder: Path) -> None:
