@@ -32,8 +32,13 @@ app = typer.Typer(
 )
 
 
+# They read the images of a folder several times. Training does not: it sees each image differently.
+READ_IMAGES_OFTEN = frozenset({"import-onnx", "calibrate", "export", "evaluate", "report"})
+
+
 @app.callback()
 def options(
+    context: typer.Context,
     progress_seconds: Annotated[
         float,
         typer.Option(
@@ -42,6 +47,10 @@ def options(
     ] = EVERY_SECONDS,
 ) -> None:
     say_every(progress_seconds)
+    if context.invoked_subcommand in READ_IMAGES_OFTEN:
+        from training.data.decoded import keeping_decoded  # late, to keep --help fast
+
+        context.with_resource(keeping_decoded())
 
 
 app.add_typer(data_app, name="data")

@@ -17,6 +17,7 @@ from service.cpus import usable_cpus
 from service.errors import InvalidImage, TooLarge
 from service.model.bundle import Input
 from service.model.images import decode
+from training.data.decoded import DecodedImages, kept_decoded
 from training.data.files import Found, named, shown
 from training.data.seen import Hashes, hash_of
 from training.errors import DataError
@@ -47,8 +48,16 @@ class FileFacts:
 class FolderImages:
     """Images on disk that look like uint8 [N,H,W,3]; indexing decodes, `select` does not."""
 
-    def __init__(self, paths: Sequence[Path], target: Input, sums: NDArray[np.float64], hashes: Hashes) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        target: Input,
+        sums: NDArray[np.float64],
+        hashes: Hashes,
+        decoded: DecodedImages | None = None,
+    ) -> None:
         self.paths, self.target = tuple(paths), target
+        self._decoded = decoded  # images that need not be decoded again
         self.sums = sums  # [N,2,3]: sum and sum of squares of each channel, 0…1 scale, at the target size
         self.hashes = hashes  # [N], of the pixels at the target size
 
@@ -56,7 +65,7 @@ class FolderImages:
     def of(cls, facts: Sequence[FileFacts], target: Input) -> "FolderImages":
         sums = np.stack([fact.sums for fact in facts]) if facts else np.zeros((0, 2, 3))
         hashes = np.asarray([fact.pixels for fact in facts], np.uint64)
-        return cls([fact.path for fact in facts], target, sums, hashes)
+        return cls([fact.path for fact in facts], target, sums, hashes, kept_decoded())
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -81,6 +90,9 @@ class FolderImages:
 
     def decode_one(self, path: Path) -> NDArray[np.uint8]:
         """One image at the target size."""
+        kept = None if self._decoded is None else self._decoded.get(path, self.target)
+        if kept is not None:
+            return kept
         try:
             return decode(path.read_bytes(), self.target, MAX_PIXELS)
         except (OSError, InvalidImage, TooLarge) as problem:
@@ -90,7 +102,8 @@ class FolderImages:
 
     def select(self, indices: NDArray[np.int64]) -> "FolderImages":
         """The images with these indices, not decoded yet."""
-        return FolderImages([self.paths[i] for i in indices], self.target, self.sums[indices], self.hashes[indices])
+        paths = [self.paths[i] for i in indices]
+        return FolderImages(paths, self.target, self.sums[indices], self.hashes[indices], self._decoded)
 
     def channel_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Mean and mean square of each channel over all pixels."""
@@ -106,9 +119,11 @@ def check_files(files: Sequence[tuple[Found, int]], target: Input, watch: Watch 
     measured without it.
     """
 
+    decoded = kept_decoded()
+
     def examine(file: tuple[Found, int]) -> FileFacts:
         found, label = file
-        return _examine(found, label, target)
+        return _examine(found, label, target, decoded)
 
     with ThreadPoolExecutor(usable_cpus()) as pool:  # decoding releases the GIL, so threads are enough
         facts = list(watch(pool.map(examine, files), len(files)))
@@ -136,7 +151,7 @@ def by_content(facts: Iterable[FileFacts]) -> list[FileFacts]:
     return sorted(facts, key=lambda fact: fact.digest)
 
 
-def _examine(found: Found, label: int, target: Input) -> FileFacts:
+def _examine(found: Found, label: int, target: Input, decoded: DecodedImages | None) -> FileFacts:
     if found.problem is not None:
         return FileFacts(found.path, label, b"", 0, np.zeros((2, 3)), found.problem)
     try:
@@ -144,6 +159,8 @@ def _examine(found: Found, label: int, target: Input) -> FileFacts:
         image = decode(content, target, MAX_PIXELS)
     except (OSError, InvalidImage, TooLarge) as problem:
         return FileFacts(found.path, label, b"", 0, np.zeros((2, 3)), str(problem))
+    if decoded is not None:
+        decoded.put(found.path, target, image)
     pixels = image / 255
     sums = np.stack([pixels.sum(axis=(0, 1)), (pixels**2).sum(axis=(0, 1))])
     return FileFacts(found.path, label, hashlib.sha256(content).digest(), hash_of(image), sums, None)

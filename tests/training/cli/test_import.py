@@ -2,14 +2,18 @@
 
 import signal
 import subprocess
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from onnx import TensorProto
 
 from service.model.bundle import load_bundle
+from service.model.images import decode
 from tests.training.command_line import COMMAND, ENVIRONMENT, in_this_process, write_folder
 from tests.training.graphs.foreign.small_graphs import LABELS, SIDE, Net, plain
+from training.data import decoded, folder
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +57,35 @@ def test_policies_are_chosen_as_calibrate_does(tmp_path: Path, photos: Path) -> 
     assert manifest.pairs is not None
     assert "balanced" in manifest.pairs.policies
     assert " --tpr 90 --tpr 80 --risk 0.001 --alpha 0.1" in manifest.provenance.commands[0]
+
+
+@pytest.mark.parametrize("room", ["for all", "for a few", "for none"])
+def test_photos_are_decoded_once(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, room: str) -> None:
+    """An import passes over them several times; what there is no room for is decoded again, with the same result."""
+    most = {"for all": decoded.MOST_BYTES, "for a few": 10 * SIDE * SIDE * 3, "for none": 0}[room]
+    monkeypatch.setattr(decoded.keeping_decoded.__wrapped__, "__defaults__", (most,))
+    asked: Counter[bytes] = Counter()
+
+    def counted(encoded: bytes, *arguments: Any) -> Any:
+        asked[encoded] += 1
+        return decode(encoded, *arguments)
+
+    monkeypatch.setattr(folder, "decode", counted)
+    out = tmp_path / "models" / "m" / "1"
+    in_this_process(*words(plain(tmp_path / "m.onnx"), photos, out))
+    assert len(asked) == 60
+    assert sum(count == 1 for count in asked.values()) == {"for all": 60, "for a few": 10, "for none": 0}[room]
+    files = load_bundle(out).manifest.files
+    assert [(file.file, file.sha256) for file in files] == first_import(tmp_path, photos)
+
+
+def first_import(tmp_path: Path, photos: Path) -> list[tuple[str, str]]:
+    """The files of a bundle that was made with room for all images."""
+    out = tmp_path / "again" / "m" / "1"
+    with pytest.MonkeyPatch.context() as usual:
+        usual.setattr(decoded.keeping_decoded.__wrapped__, "__defaults__", (decoded.MOST_BYTES,))
+        in_this_process(*words(tmp_path / "m.onnx", photos, out))
+    return [(file.file, file.sha256) for file in load_bundle(out).manifest.files]
 
 
 def test_ten_thousand_classes(tmp_path: Path, photos: Path) -> None:
