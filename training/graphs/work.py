@@ -12,7 +12,7 @@ import onnx
 
 from training.graphs.measured_shapes import IMAGE, UNMEASURABLE, Shape, read_by, read_structure, shapes_of_one_image
 
-# Work is in multiply-adds: so many take about as long as writing a value, as measured in docs/benchmarks.md.
+# Work is in multiply-adds: so many take about as long as writing a value (docs/benchmarks.md, Counted work).
 OF_A_VALUE = 30
 # The input that holds a convolution's weights, and the one whose last dimension a matrix product sums over.
 WEIGHTS_OF = {"Conv": 1, "ConvInteger": 1, "FusedConv": 1, "QLinearConv": 3}
