@@ -33,7 +33,7 @@ def read_evidence(bundle: Bundle, data: str | None, data_root: Path, ood: list[s
     if splits.label_names != manifest.labels:
         raise DataError(
             f"data set '{name}' has the classes {', '.join(splits.label_names[:5])} …, and {manifest.name} knows "
-            f"{', '.join(manifest.labels[:5])} …: expected images of the model's own classes."
+            f"{', '.join(manifest.labels[:5])} …. Give --data images of its own classes."
         )
     if not is_own:
         refuse_seen(f"--data {name}", splits.calibration.images, manifest.input, {TRAINED_ON: trained})

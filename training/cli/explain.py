@@ -18,10 +18,15 @@ def explained(problem: Exception, words: list[str]) -> str:
     if isinstance(problem, BundleError) and (Path(problem.file).parent / "run.json").is_file():
         run = Path(problem.file).parent
         return f"{run} is a training run, expected a bundle. Make one: confgate-train export {run} --out models/NAME/1."
-    flags = [flag for flag, value in given if flag and re.search(rf"(?<![\w.-]){re.escape(value)}(?![\w-])", message)]
-    if not flags or any(flag in message for flag in flags):
+    arguments = {value for flag, value in given if not flag}  # the message may mean one of these instead
+    flags = [flag for flag, value in given if flag and value not in arguments and _names(message, value)]
+    if not flags or any(_names(message, flag) for flag in flags):
         return message
     return f"{message} ({flags[0]})"
+
+
+def _names(message: str, word: str) -> bool:
+    return re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w-])", message) is not None
 
 
 def _of_system(problem: OSError, given: list[tuple[str, str]]) -> str:

@@ -36,7 +36,7 @@ def assign(
         raise DataError(
             f"data set '{name}' has {len(labels)} images to divide, too few for "
             f"{', '.join(f'{size} {part}' for part, size in sizes.items() if size)} images plus any to train on. "
-            f"Lower {' and '.join(f'data.{part}' for part, size in sizes.items() if size)}."
+            f"Lower them with {' '.join(f'--set data.{part}=…' for part, size in sizes.items() if size)}."
         )
     bounds = np.cumsum([0, *sizes.values()])
     parts = [order[start:end] for start, end in pairwise(bounds)]
@@ -74,5 +74,5 @@ def check_classes(name: str, label_names: tuple[str, ...], labels: NDArray[np.in
     if empty:
         raise DataError(
             f"data set '{name}': no training image of class {', '.join(empty)}. "
-            f"Add images of it, or lower data.validation and data.calibration."
+            f"Add images of it, or lower --set data.validation=… and --set data.calibration=…."
         )

@@ -264,6 +264,9 @@ def read_arrays(name: str, root: Path) -> Arrays:
 
 def load_labelled(name: str, root: Path) -> tuple[LabelledImages, LabelledImages | None, tuple[str, ...]]:
     """The published train part, the test part where there is one, and the names of the classes."""
+    known = CATALOGUE.get(name)
+    if known is not None and known.made_here:
+        raise DataError(f"'{name}' is {known.what}: it has no labels, so it serves only as --ood {name}.")
     arrays = read_arrays(name, root)
     parts: dict[str, LabelledImages] = {}
     for part, suffix in (("train", "_train"), ("test", "_test"), ("all", "")):

@@ -19,6 +19,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mistakes")
     write_colour_model(folder / "model.onnx")
     write_folder(folder / "photos", each=20, classes=LABELS)
+    write_folder(folder / "few", each=2, classes=LABELS)
     make_bundle(folder / "models")
     (folder / "labels.txt").write_text("\n".join(LABELS))
     (folder / "repeated.txt").write_text("red\nred\nblue\n")
@@ -51,6 +52,14 @@ def instead(command: str, option: str, value: str) -> str:
         (instead(IMPORT, "--calibration", "nowhere"), ["nowhere is not a folder", "--calibration"]),
         (instead(IMPORT, "--calibration", "notes.txt"), ["notes.txt is not a folder", "--calibration"]),
         (instead(IMPORT, "--calibration", "empty"), ["--calibration empty holds no images"]),
+        (instead(IMPORT, "--labels", "red,green"), ["the graph has 3 classes", "--labels names 2. Give 3 labels"]),
+        (instead(IMPORT, "--layout", "nchw"), ["expected three channels (RGB) on axis 1 for --layout nchw"]),
+        (f"{IMPORT} --size 24", ["--size is 24x24", "[N,12,12,3], fixed. Leave --size out"]),
+        (f"{IMPORT} --output z", ["--output z is no output of the graph, which has 'y' [N,3]"]),
+        (f"{IMPORT} --ood few", ["--ood few has 6 different images, too few", "at least 20"]),
+        (f"{IMPORT} --ood photos", ["--ood photos: 30 of 30 images are calibration images"]),
+        (f"{IMPORT} --test photos", ["--test photos: 60 of 60 images are calibration images"]),
+        (instead(IMPORT, "--calibration", "few"), ["--calibration few holds 6 images, too few", "at least 50"]),
         (f"{IMPORT} --test nowhere", ["nowhere is not a folder", "--test"]),
         (instead(IMPORT, "--out", "models/colours/1"), ["--out is models/colours/1, which exists"]),
         (instead(IMPORT, "--out", "models/colours/01"), ["--out is models/colours/01, expected models/NAME/VERSION"]),
@@ -62,6 +71,12 @@ def instead(command: str, option: str, value: str) -> str:
         (instead(CALIBRATE, "--data", "nowhere"), ["'nowhere'", "--data"]),
         (instead(CALIBRATE, "--data", "empty"), ["--data empty holds no images"]),
         (f"{CALIBRATE} --ood nowhere", ["data set 'nowhere' is not at data/nowhere.npz", "--ood"]),
+        (instead(CALIBRATE, "--data", "uniform"), ["'uniform' is noise", "it serves only as --ood uniform"]),
+        (f"{CALIBRATE} --risk 2", ["--risk is 2, expected a share between 0 and 1"]),
+        (f"{CALIBRATE} --alpha 0", ["--alpha is 0, expected a share between 0 and 1"]),
+        (f"{CALIBRATE} --tpr 200", ["--tpr is 200, expected a whole percentage from 1 to 99"]),
+        (f"{CALIBRATE} --traffic photos", ["--traffic and --target-rejection belong together"]),
+        (f"{CALIBRATE} --out models/other/1", ["--out is models/other/1, expected models/colours/VERSION"]),
         (f"{CALIBRATE} --out models/colours/1", ["--out is models/colours/1, which exists"]),
         ("calibrate models/colours/1 --traffic photos --target-rejection 0.01", ["--traffic holds 60", "at least 100"]),
         ("calibrate models/colours", ["models/colours holds neither a run.json nor a bundle.json"]),
@@ -73,6 +88,7 @@ def instead(command: str, option: str, value: str) -> str:
         ("evaluate nowhere --ood uniform", ["nowhere/bundle.json", "expected a bundle.json"]),
         (instead(FIT, "--data", "nowhere"), ["nowhere is not a folder", "--data"]),
         (instead(FIT, "--data", "empty"), ["empty has 0 sub-folders", "--data"]),
+        (f"{FIT} --set data.calibration=60", ["data set 'photos' has 60 images to divide", "--set data.calibration="]),
         (FIT, ["optimiser.batch_size is 500", "--set optimiser.batch_size="]),
         (f"{FIT} --set optimiser.batch_size=2 --init empty", ["--init empty is a folder", "checkpoint.pt"]),
         ("fit compact-cifar10 --out runs/a --data-root nowhere", ["cifar10", "--data-root"]),
@@ -94,6 +110,16 @@ def test_each_names_what_was_wrong_and_the_option(place, monkeypatch, capsys, co
     for sentence in sentences:
         assert sentence in told
     assert [path for path in sorted(place.rglob("*")) if path.name != "runs" and path not in before] == []
+
+
+def test_an_option_is_not_blamed_for_an_argument(place, monkeypatch, capsys) -> None:
+    """The same folder as model and as --calibration: the message is about the model, and names no option."""
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "argv", ["confgate-train", *shlex.split(IMPORT.replace("model.onnx", "photos"))])
+    with pytest.raises(SystemExit):
+        main()
+    told = capsys.readouterr().err
+    assert told == "error: photos is a folder, expected one .onnx file. Convert a SavedModel with tf2onnx.\n"
 
 
 def test_a_recommendation_that_the_images_do_not_allow_is_a_note(place, monkeypatch, capsys) -> None:

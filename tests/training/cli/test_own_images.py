@@ -18,7 +18,10 @@ from tests.training.data.test_user_folders import LABELS, model, write_flat, wri
 from training.calibration.open_graphs import OpenGraphs
 from training.data.labelled_folder import read_for_model
 from training.data.ood import load_ood
+from training.evaluation.own_images import GivenFolders
 from training.metrics.detection import auroc, detection_error
+from training.report.figures import histograms
+from training.report.gather import gather
 
 __all__ = ["model"]  # a fixture
 BRANCH = "compact-cifar10"
@@ -121,6 +124,30 @@ def test_an_imported_bundle_has_a_report(imported, tmp_path):
     assert "trained on photos" not in page
     assert f"<td>{energy_auroc(imported.bundle, imported.test, imported.night):.1%}<" in page.replace(" class=top", "")
     assert (tmp_path / "risk-coverage.png").is_file()
+
+
+def test_figures_are_titled_after_the_test_folder(imported, model, tmp_path):
+    """Those of `import-onnx`, `evaluate` and `report` name what --test was given, not the calibration folder."""
+    autumn, bundle = write_photos(tmp_path / "autumn", each=20, seed=300), tmp_path / "models" / "m" / "1"
+    confgate_train(
+        *("import-onnx", model, "--labels", ",".join(LABELS), "--calibration", imported.calibration, "--test", autumn),
+        *("--mean", 0, "--std", 1, "--out", bundle),
+    )
+    figures = {figure.metric: figure.data for figure in load_bundle(bundle).manifest.evaluation}
+    assert figures["accuracy"] == "autumn test"
+    given = (imported.bundle, "--ood", imported.night, "--test", autumn)
+    assert evaluated(tmp_path / "evaluation", *given)[1]["inside"] == "autumn"
+    assert "autumn" in (tmp_path / "evaluation" / "evaluation.md").read_text()
+    confgate_train("report", *given, "--out", tmp_path / "report", *QUICK)
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "every figure is measured on test images (autumn)" in page
+    assert "Test images of autumn with the lowest familiarity" in page
+    drawn = gather(
+        *(imported.bundle, [str(imported.night)], tmp_path, tmp_path / "report"),
+        **{"given": GivenFolders(test=autumn), "device": "cpu", "preprocessed": False},
+    )
+    (axes, *_) = histograms(drawn).axes
+    assert "autumn (known)" in [text.get_text() for text in axes.get_legend().get_texts()]
 
 
 def test_folders_that_moved_are_given(imported, tmp_path):
