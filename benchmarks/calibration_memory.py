@@ -51,6 +51,8 @@ def export(name: str, path: Path) -> None:
     warnings.simplefilter("ignore")  # torch's exporter warns about itself
     torch.manual_seed(0)
     network = torchvision.models.get_model(name, num_classes=CLASSES).eval()
+    (*_, head) = (module for module in network.modules() if isinstance(module, torch.nn.Linear))
+    torch.nn.init.normal_(head.weight)  # that of ViT is 0: every image would get the same answer
     batch = torch.export.Dim("N")
     torch.onnx.export(
         network,
