@@ -6,9 +6,10 @@
 
 Without --data it writes JPEG photos of noise, 256 pixels wide, into a temporary folder; with it, it takes the photos
 of DIR/CLASS. Without --model it exports a network of torchvision with fresh weights at 224 pixels. `import-onnx` and
-`calibrate` get N calibration images, `evaluate` N test images beside 60 that its bundle was calibrated on, `export` a
-run of N images, most of them for calibration and test, whose network has learnt from the few others for an epoch. Each
-command is a process of its own that says what it needed at most. The goal is 1.5 GB and three times the weights.
+`calibrate` get N calibration images, `evaluate` N test images; the bundle of the last two was imported with 60.
+`export` gets a run of N images, most of them for calibration and test, whose network has learnt from the few others for
+an epoch. Each command is a process of its own that says what it needed at most. The goal is 1.5 GB and three times the
+weights.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CLASSES = 10
 SIDE = 224
 GOAL_MB, GOAL_WEIGHTS = 1_500, 3
 COMMANDS = ["import-onnx", "calibrate", "evaluate", "export"]
-FEW = 60  # calibration images of the bundle that is evaluated
+FEW = 60  # calibration images of the bundle that is calibrated again or evaluated
 OOD_IMAGES = 40
 MEASURED = """
 import atexit, pathlib, re, runpy, sys
@@ -98,7 +99,7 @@ def measure(*words: object) -> tuple[float, float]:
     found = re.search(r"peak kB (\d+)", done.stdout)
     if done.returncode or found is None:
         raise SystemExit(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout}")
-    return int(found[1]) / 1024, time.monotonic() - start
+    return int(found[1]) * 1024 / 1e6, time.monotonic() - start
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Given:
         if name == "import-onnx":
             return self.import_words(images)
         if name == "calibrate":
-            return ["calibrate", self.imported(images), "--data", self.photos("own", images)]
+            return ["calibrate", self.imported(FEW), "--data", self.photos("own", images)]
         if name == "evaluate":
             ood = self.folder / "ood"
             if not ood.is_dir():
