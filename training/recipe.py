@@ -120,11 +120,6 @@ class Confidence(Section):
     # The number of hard images (`hard_images`) for each image of a batch; only for a branch that is trained alone.
     hard_share: float = Field(0.0, ge=0, le=1)
 
-    @property
-    def branch(self) -> tuple[tuple[int, ...], str, bool]:
-        """What `add_confidence_branch` takes."""
-        return self.branch_hidden, self.branch_activation, self.branch_reads == "layers"
-
 
 class Schedule(Section):
     """`triangle`: from start×lr up to lr at `peak_at` of training, down to end×lr; `cosine`: the same way up, then down

@@ -1,5 +1,6 @@
 """How a bundle was made, as bundle.json and its card hold it: the commands, and every field of the recipe."""
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 from service.model.bundle import Manifest
 from service.model.command_line import CommandLine, shown_path
+from training.errors import RecipeError
 from training.recipe import Recipe, parse_recipe
 
 HEADING = "## How it was made\n"
@@ -42,6 +44,14 @@ def recipe_of(manifest: Manifest) -> Recipe | None:
         return recipe
     folder = str(Path(recipe.data.folder).expanduser())
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"folder": folder})})
+
+
+def recipe_of_run(run: Path) -> Recipe:
+    """The recipe that a run was trained with, including changes by `--set`."""
+    record = run / "run.json"
+    if not record.is_file():
+        raise RecipeError(f"{run} holds no training run. Expected a folder written by 'confgate-train fit … --out'.")
+    return parse_recipe(json.loads(record.read_text())["recipe"])
 
 
 def how_it_was_made(commands: Sequence[str], facts: str) -> str:

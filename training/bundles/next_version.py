@@ -16,7 +16,7 @@ from service.model.scores import PREPROCESSED_SCORES, ScoreName
 from training.bundles.bank import with_bank
 from training.bundles.card import write_card
 from training.bundles.made_by import chain, facts_of_card, how_it_was_made
-from training.bundles.recorded_images import described_images
+from training.bundles.recorded_images import RECALIBRATED, described_images
 from training.bundles.write import (
     Graphs,
     check_new,
@@ -35,9 +35,6 @@ from training.calibration.policies import TARGET_REJECTION, target_rejection_pol
 from training.errors import ExportError
 from training.graphs.perturbed import Perturbed, perturbed_or_note
 from training.graphs.weights import load_without_large_weights
-
-# Written into bundles since version 0.1, and found again by the next calibration: it must not change.
-RECALIBRATED = "; thresholds made anew"
 
 
 def opened_bundle(bundle: Bundle) -> OpenGraphs:

@@ -115,7 +115,7 @@ def pairs_as_text(rows: list[PairRow]) -> str:
                 MISSING if row.accepted_accuracy is None else f"{row.accepted_accuracy:.2%}",
             )
         )
-    return _aligned(lines)
+    return aligned(lines)
 
 
 def as_text(rows: list[PolicyRow]) -> str:
@@ -137,10 +137,10 @@ def as_text(rows: list[PolicyRow]) -> str:
                 MISSING if row.accepted_accuracy is None else f"{row.accepted_accuracy:.2%}",
             )
         )
-    return _aligned(lines)
+    return aligned(lines)
 
 
-def _aligned(lines: Sequence[tuple[str, ...]]) -> str:
+def aligned(lines: Sequence[tuple[str, ...]]) -> str:
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines

@@ -1,19 +1,30 @@
 """`confgate-train import-onnx`: an ONNX classifier becomes a bundle."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from training.cli.channel_values import channel_values
 from training.cli.options import Alpha, CalibrationOod, DataRoot, Out, Risk, Tprs, show_bundle
+from training.cli.reading import (
+    Channels,
+    CropFraction,
+    Interpolation,
+    LayoutOption,
+    Mean,
+    OutputName,
+    PixelRange,
+    Resize,
+    SizeOption,
+    Std,
+    check_resize,
+    preprocessing_of,
+    read_labels,
+    size_of,
+)
 from training.cli.typed import typed
-from training.errors import DataError
 from training.graphs.progress import counting_images
-
-if TYPE_CHECKING:  # keeps --help fast
-    from training.graphs.foreign.preprocessing import Order, Preprocessing
 
 console = Console()
 
@@ -30,54 +41,22 @@ def import_onnx(
         ),
     ],
     out: Out,
-    mean: Annotated[
-        str | None,
-        typer.Option(
-            help="Subtracted from pixels: one value, or three such as 0.485,0.456,0.406. [default: ImageNet's]"
-        ),
-    ] = None,
-    std: Annotated[
-        str | None,
-        typer.Option(help="Pixels are divided by it after that: likewise. [default: ImageNet's, 0.229,0.224,0.225]"),
-    ] = None,
-    pixel_range: Annotated[
-        float,
-        typer.Option(
-            "--range",
-            min=0.001,
-            help="What a white pixel is before mean and std: 1, or 255 for models that take 0 to 255 (as Caffe's). "
-            "With another range than 1, mean is 0 and std is 1 unless given.",
-        ),
-    ] = 1.0,
-    channels: Annotated[
-        Literal["rgb", "bgr"], typer.Option(help="Order of channels in the graph, and of the values of mean and std.")
-    ] = "rgb",
-    layout: Annotated[
-        Literal["nchw", "nhwc"] | None, typer.Option(help="Order of the graph's axes. [default: read from the graph]")
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(help="Of a graph that takes any: 224, or WIDTHxHEIGHT. [default: 224]"),
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            help="The output with the logits or the softmax; also a tensor inside. [default: the one that fits]"
-        ),
-    ] = None,
+    mean: Mean = None,
+    std: Std = None,
+    pixel_range: PixelRange = 1.0,
+    channels: Channels = "rgb",
+    layout: LayoutOption = None,
+    size: SizeOption = None,
+    output: OutputName = None,
     test: Annotated[Path | None, typer.Option(help="Other labelled images, to report figures on.")] = None,
     ood: CalibrationOod = None,
     tpr: Tprs = None,
     risk: Risk = None,
     alpha: Alpha = 0.05,
     data_root: DataRoot = Path("data"),
-    resize: Annotated[
-        Literal["stretch", "fit_crop"], typer.Option(help="How other sizes become the graph's size.")
-    ] = "stretch",
-    crop_fraction: Annotated[
-        float, typer.Option(help="With fit_crop: what part of the scaled image is kept (224/256 = 0.875).")
-    ] = 1.0,
-    interpolation: Annotated[Literal["nearest", "bilinear", "bicubic"], typer.Option()] = "bilinear",
+    resize: Resize = "stretch",
+    crop_fraction: CropFraction = 1.0,
+    interpolation: Interpolation = "bilinear",
 ) -> None:
     """Turn any ONNX image classifier into a bundle with a gate that says why it refuses: unfamiliar, or unsure.
 
@@ -92,7 +71,7 @@ def import_onnx(
     rule = Input(width=1, height=1, resize=resize, crop_fraction=crop_fraction, interpolation=interpolation)
     names = read_labels(labels)
     wanted = Wanted(tuple(tpr or (95,)), risk, alpha)
-    reading = Reading(_preprocessing(mean, std, pixel_range, channels), layout, _size(size), output)
+    reading = Reading(preprocessing_of(mean, std, pixel_range, channels), layout, size_of(size), output)
     with counting_images(console, "importing, calibrating and measuring"):
         imported = run_import(
             *(model, out, names, calibration, test, reading, typed(context), rule, ood or [], data_root),
@@ -101,59 +80,3 @@ def import_onnx(
     for note in imported.notes:
         console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
     show_bundle(imported.bundle, console, imported.warning)
-
-
-def _preprocessing(mean: str | None, std: str | None, pixel_range: float, channels: "Order") -> "Preprocessing":
-    from training.graphs.foreign.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
-
-    usual = (IMAGENET_MEAN, IMAGENET_STD) if pixel_range == 1 else ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-    if channels == "bgr":
-        usual = (usual[0][::-1], usual[1][::-1])
-    of_mean = usual[0] if mean is None else channel_values(mean, "--mean")
-    of_std = usual[1] if std is None else channel_values(std, "--std")
-    if min(of_std) <= 0:
-        raise DataError(f"--std is {std!r}, expected values above 0.")
-    return Preprocessing(of_mean, of_std, pixel_range, channels)
-
-
-def _size(text: str | None) -> tuple[int, int] | None:
-    """Height and width."""
-    if text is None:
-        return None
-    width, _, height = text.lower().replace("×", "x").partition("x")
-    if not width.isdecimal() or not (height or width).isdecimal():
-        raise typer.BadParameter(f"--size is {text!r}, expected 224, or WIDTHxHEIGHT such as 320x240.")
-    return int(height or width), int(width)
-
-
-def read_labels(text: str) -> tuple[str, ...]:
-    """Class names from a file, one a line, or from the text itself, separated by commas."""
-    path = Path(text)
-    try:
-        is_file = path.is_file()
-    except OSError:  # a thousand names are too long for a path
-        is_file = False
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines() if is_file else text.split(",")
-    except UnicodeDecodeError as problem:
-        raise DataError(
-            f"--labels {text} is not a text file in UTF-8 ({problem.reason}). Expected a name a line."
-        ) from problem
-    names = tuple(line.strip() for line in lines if line.strip())
-    if len(names) < 2:
-        found = "is a folder" if path.is_dir() else "is no file" if not is_file else "has fewer than two names"
-        raise DataError(f"--labels {text} {found}. Expected a text file with a name a line, or a,b,c.")
-    repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if repeated:
-        raise DataError(
-            f"--labels {text} has {', '.join(repeated[:5])} more than once. Expected a different name for each class."
-        )
-    return names
-
-
-def check_resize(resize: str, crop_fraction: float) -> None:
-    """What the bundle's own contract would refuse, before anything is computed."""
-    if not 0 < crop_fraction <= 1:
-        raise DataError(f"--crop-fraction is {crop_fraction:g}, expected a share up to 1, such as 0.875.")
-    if resize == "stretch" and crop_fraction != 1:
-        raise DataError("--crop-fraction is for --resize fit_crop: give both, or neither.")

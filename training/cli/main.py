@@ -16,6 +16,7 @@ from training.cli.explain import explained
 from training.cli.export import export
 from training.cli.fit import fit
 from training.cli.import_onnx import import_onnx
+from training.cli.learn_confidence import learn_confidence
 from training.cli.report import report
 from training.cli.reproduce import reproduce
 from training.cli.xor import xor
@@ -33,7 +34,7 @@ app = typer.Typer(
 
 
 # They read the images of a folder several times. Training does not: it sees each image differently.
-READ_IMAGES_OFTEN = frozenset({"import-onnx", "calibrate", "export", "evaluate", "report"})
+READ_IMAGES_OFTEN = frozenset({"import-onnx", "learn-confidence", "calibrate", "export", "evaluate", "report"})
 
 
 @app.callback()
@@ -57,6 +58,7 @@ app.add_typer(data_app, name="data")
 app.command()(export)
 app.command()(calibrate)
 app.command("import-onnx", cls=ChannelValuesCommand)(import_onnx)
+app.command("learn-confidence", cls=ChannelValuesCommand)(learn_confidence)
 app.command()(evaluate)
 app.command()(report)
 app.command()(reproduce)

@@ -12,13 +12,13 @@ import numpy as np
 
 from service.model.bundle import Bundle
 from training.bundles.evidence import CALIBRATED_ON
-from training.bundles.made_by import recipe_of
+from training.bundles.made_by import recipe_of, recipe_of_run
 from training.bundles.recorded_images import is_imported
 from training.data.seen import TRAINED_ON, Hashes, fingerprint_of, hashes_in, hashes_of, refuse_seen
 from training.data.splits import Splits, moved_to, splits_for
 from training.errors import DataError, RecipeError
 from training.evaluation.own_images import GivenFolders, OwnImages, OwnPart, own_calibration, own_test
-from training.recipe import Data, Recipe, load_recipe, parse_recipe
+from training.recipe import Data, Recipe, load_recipe
 
 Split = Literal["calibration", "test"]
 OR_FOLDERS = "Or give folders of images it has not seen: --calibration DIR and --test DIR."
@@ -167,14 +167,6 @@ def spread_indices(images: int, limit: int | None) -> np.ndarray:
     if limit is None or images <= limit:
         return np.arange(images)
     return np.linspace(0, images - 1, limit).round().astype(np.int64)
-
-
-def recipe_of_run(run: Path) -> Recipe:
-    """The recipe that a run was trained with, including changes by `--set`."""
-    record = run / "run.json"
-    if not record.is_file():
-        raise RecipeError(f"{run} holds no training run. Expected a folder written by 'confgate-train fit … --out'.")
-    return parse_recipe(json.loads(record.read_text())["recipe"])
 
 
 def _budget_of(bundle: Bundle, run: Path, recipe: Recipe) -> float | None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.model.bundle import Bundle
+from training.bundles.held_out import divided
 from training.bundles.recorded_images import RecordedImages, is_imported, recorded_images
 from training.data.class_folders import title_of_folder
 from training.data.files import shown
@@ -89,23 +90,25 @@ def _calibration(bundle: Bundle, folder: Path, record: RecordedImages, by_hand: 
     manifest = bundle.manifest
     flag = "--calibration" if by_hand else f"the calibration folder of {bundle.folder},"
     read = read_calibration(folder, manifest.labels, manifest.input, flag)
-    notes = read.notes
-    if record.n_calibration is not None and len(read.images) != record.n_calibration:
+    images, notes = read.images, read.notes
+    if record.held_out and not by_hand and isinstance(images, LabelledImages):
+        _, images = divided(images, folder)
+    if record.n_calibration is not None and len(images) != record.n_calibration:
         differ = (
             f"{bundle.folder} was calibrated on {record.n_calibration:,} images, and {shown(folder)} holds "
-            f"{len(read.images):,}"
+            f"{len(images):,}"
         )
         if not by_hand:
             raise DataError(f"{differ}. Give --calibration DIR with these images, or --calibration {shown(folder)}.")
         notes = (*notes, f"{differ}: thresholds were set on other images than these")
     elif record.fingerprint is not None and record.fingerprint != fingerprint_of(
-        manifest.input, (read.images.images, read.images.labels)
+        manifest.input, (images.images, images.labels)
     ):
         differ = f"{shown(folder)} holds other images, or labels, than those that {bundle.folder} was calibrated on"
         if not by_hand:
             raise DataError(f"{differ}. Give --calibration DIR with these images, or --calibration {shown(folder)}.")
         notes = (*notes, f"{differ}: thresholds were set on others")
-    return OwnPart(read.images, title_of_folder(folder), f"{flag} {shown(folder)}", notes)
+    return OwnPart(images, title_of_folder(folder), f"{flag} {shown(folder)}", notes)
 
 
 def _test(bundle: Bundle, folder: Path, flag: str) -> OwnPart:

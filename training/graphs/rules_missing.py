@@ -11,7 +11,8 @@ from training.graphs.from_torch import NamedOutputs, export_network, output_name
 from training.graphs.gradient import GradientError, check_operators
 from training.graphs.image_input import NORMALISED, OPSET
 from training.graphs.perturbed import no_perturbed_graph
-from training.networks import Classifier, add_confidence_branch, build_network
+from training.graphs.torch_layers import add_branch_of
+from training.networks import Classifier, build_network
 from training.recipe import Recipe
 
 # The project's own networks consist of operators with rules; the tests hold that.
@@ -29,8 +30,7 @@ def note_before_training(recipe: Recipe, classes: int, size: int) -> str | None:
         return None
     with torch.random.fork_rng(devices=[]):  # the training must draw the same numbers as without this
         network = build_network(recipe.network.name, classes, size, recipe.network.widths)
-        if recipe.confidence.enabled:
-            add_confidence_branch(network, *recipe.confidence.branch)
+        add_branch_of(network, recipe.confidence, size)
     try:
         check_operators(_quick_export(network.eval(), size))
     except Exception:  # noqa: BLE001 (the older exporter fails in its own ways, and on networks that the newer one takes)

@@ -9,9 +9,10 @@ import torch
 
 from training.data.splits import Splits, moved_to, splits_for
 from training.errors import ExportError, RecipeError
+from training.graphs.torch_layers import add_branch_of
 from training.learning.optimiser import average_of
 from training.learning.pretrained import commands_of
-from training.networks import Classifier, add_confidence_branch, build_network
+from training.networks import Classifier, build_network
 from training.recipe import Recipe, parse_recipe
 
 
@@ -84,8 +85,7 @@ def _trained_network(folder: Path, state: dict[str, Any], identity: dict[str, An
     network = build_network(
         recipe.network.name, len(identity["label_names"]), identity["image_size"], recipe.network.widths
     )
-    if recipe.confidence.enabled:
-        add_confidence_branch(network, *recipe.confidence.branch)
+    add_branch_of(network, recipe.confidence, identity["image_size"])
     averaged = average_of(network, recipe.optimiser.average_decay)
     if averaged is None:
         network.load_state_dict(state["network"])

@@ -8,8 +8,9 @@ from torch import Tensor
 from training.data.normalise import normalise
 from training.data.splits import Splits
 from training.errors import RecipeError
+from training.graphs.torch_layers import add_branch_of
 from training.learning.augmentation.batch import shrink_early
-from training.networks import Classifier, add_confidence_branch, build_network, whiten
+from training.networks import Classifier, build_network, whiten
 from training.recipe import Recipe
 
 WHITENING_PIXELS = 5_000 * 32 * 32  # enough 2×2 patches for a 12×12 covariance, many times over
@@ -20,8 +21,7 @@ def fresh_network(recipe: Recipe, splits: Splits, seed: int, mean: Tensor, std: 
     torch.manual_seed(seed)
     size = splits.train.images.shape[1]
     network = build_network(recipe.network.name, len(splits.label_names), size, recipe.network.widths)
-    if recipe.confidence.enabled:
-        add_confidence_branch(network, *recipe.confidence.branch)
+    add_branch_of(network, recipe.confidence, size)
     if recipe.network.name == "compact":
         sample = torch.from_numpy(splits.train.images[: max(1, WHITENING_PIXELS // size**2)])
         whiten(network, normalise(sample, mean, std))

@@ -1,11 +1,12 @@
 """The confidence branch, and the form of every network: body → features → class head and confidence branch."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from training.errors import RecipeError
+from training.networks.layer_means import LayerMeans, ShownLayer
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
 
@@ -25,64 +26,36 @@ class Classifier(nn.Module):
         self.body, self.head, self.feature_width = body, head, feature_width
         self.head_name = head_name  # what the head is called where the network comes from: its weights have that name
         self.branch: nn.Module | None = None
-        self.branch_reads_layers = False  # also the mean of each channel of the layers before the features
+        self.layer_means: LayerMeans | None = None  # what the branch reads beside the features
         self.branch_shapes_features = True  # False: gradients of the branch stop at the features
 
     def forward(self, x: Tensor) -> Output:
         if self.branch is None:
             return Output(self.head(self.body(x)), None)
-        features, means = self._features_and_means(x) if self.branch_reads_layers else (self.body(x), [])
-        read = torch.cat([features, *means], dim=1) if means else features
+        if self.layer_means is None:
+            read = features = self.body(x)
+        else:
+            with self.layer_means.watching():
+                features = self.body(x)
+                read = torch.cat([features, *self.layer_means.found()], dim=1)
         if not self.branch_shapes_features:
             read = read.detach()
         return Output(self.head(features), self.branch(read).squeeze(1))
 
-    def _features_and_means(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The body's output, and the mean over each channel of every activation before it."""
-        assert isinstance(self.body, nn.Sequential)
-        means = []
-        for layer in self.body:
-            x = layer(x)
-            if _is_activation(layer):
-                means.append(x.mean(dim=(2, 3)))
-        return x, means
-
 
 def add_confidence_branch(
-    network: Classifier, hidden: tuple[int, ...] = (), activation: str = "relu", reads_layers: bool = False
+    network: Classifier, hidden: tuple[int, ...] = (), activation: str = "relu", layers: Sequence[ShownLayer] = ()
 ) -> Classifier:
     """Adds fully connected layers from the penultimate features to one confidence logit; () is a single Linear.
 
-    With `reads_layers` they also read the mean of each channel of the layers before: colours and textures, which
-    features that are trained to separate classes have mostly lost.
+    With `layers` they also read the mean of each channel of these: colours and textures, which features that are
+    trained to separate classes have mostly lost.
     """
-    layers: list[nn.Module] = []
-    width = network.feature_width + (sum(_layer_widths(network)) if reads_layers else 0)
+    modules: list[nn.Module] = []
+    width = network.feature_width + sum(layer.channels for layer in layers)
     for next_width in hidden:
-        layers += [nn.Linear(width, next_width), ACTIVATIONS[activation]()]
+        modules += [nn.Linear(width, next_width), ACTIVATIONS[activation]()]
         width = next_width
-    network.branch = nn.Sequential(*layers, nn.Linear(width, 1))
-    network.branch_reads_layers = reads_layers
+    network.branch = nn.Sequential(*modules, nn.Linear(width, 1))
+    network.layer_means = LayerMeans(network.body, layers) if layers else None
     return network
-
-
-def _is_activation(layer: nn.Module) -> bool:
-    return isinstance(layer, tuple(ACTIVATIONS.values()))
-
-
-def _layer_widths(network: Classifier) -> list[int]:
-    """The number of channels of each activation. Fails if the body is not a plain chain of convolutions."""
-    chain = list(network.body) if isinstance(network.body, nn.Sequential) else []
-    widths: list[int] = []
-    channels = 0
-    for layer in chain:
-        if isinstance(layer, nn.Conv2d):
-            channels = layer.out_channels
-        if _is_activation(layer):
-            widths.append(channels)
-    if not widths or 0 in widths or any(list(layer.children()) for layer in chain):
-        raise RecipeError(
-            "confidence.branch_reads=layers is for networks that are a chain of convolutions and activations (compact, "
-            "vgg13). Use confidence.branch_reads=features."
-        )
-    return widths

@@ -17,6 +17,7 @@ from training.data.normalise import normalise
 from training.graphs.from_torch import export_network
 from training.graphs.gradient import add_input_preprocessing
 from training.graphs.image_input import with_image_input
+from training.graphs.torch_layers import shown_layers
 from training.networks import Classifier, add_confidence_branch, build_network, compact
 from training.networks.densenet import densenet_bc
 from training.networks.vgg import vgg13
@@ -102,7 +103,8 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     torch.set_num_threads(1)  # on images this small, threads mostly wait for each other
     torch.manual_seed(0)
     reads_layers = "reads layers" in request.param
-    network = add_confidence_branch(NETWORKS[request.param](), (16,), reads_layers=reads_layers)
+    network = NETWORKS[request.param]()
+    add_confidence_branch(network, (16,), layers=shown_layers(network, SIZE) if reads_layers else ())
     settle_batch_norms(network)
     if "newer exporter" in request.param:
         forward = export_network(network, MEAN, STD, SIZE)

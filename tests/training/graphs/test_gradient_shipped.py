@@ -12,11 +12,12 @@ from torch import nn
 
 from tests.training.graphs.gradient_reference import input_gradient
 from training.graphs.run import open_graph, run_graph
+from training.graphs.torch_layers import shown_layers
 from training.networks import add_confidence_branch, compact
 
 ROOT = Path(__file__).parents[3]
 # The hidden layers of each version's branch, their activation, and whether it reads all layers.
-BRANCHES = {1: ((128,), "relu"), 5: ((512, 256, 128), "gelu", True)}
+BRANCHES = {1: ((128,), "relu", False), 5: ((512, 256, 128), "gelu", True)}
 EPSILON = 0.002
 COUNT = 16
 
@@ -45,7 +46,9 @@ def network(forward, version) -> nn.Module:
         for t in forward.graph.initializer
         if t.name.startswith(prefix)
     }
-    net = add_confidence_branch(compact(10, 32), *BRANCHES[version])
+    net = compact(10, 32)
+    hidden, activation, reads_layers = BRANCHES[version]
+    add_confidence_branch(net, hidden, activation, shown_layers(net, 32) if reads_layers else ())
     for place in (6, 13, 20):
         bias = weights[f"body.{place}.bias"] = weights.pop(f"body.{place}.weight_bias")
         net.body[place].bias = nn.Parameter(bias)

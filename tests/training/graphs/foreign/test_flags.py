@@ -20,8 +20,8 @@ from tests.training.graphs.foreign.importing import (
     run_import,
 )
 from tests.training.graphs.foreign.small_graphs import CLASSES, SIDE, Net, ending, plain
-from training.cli.import_onnx import read_labels
 from training.cli.main import main
+from training.cli.reading import read_labels
 from training.graphs.foreign.classifier import Reading, read_classifier
 
 HALF = (0.5, 0.5, 0.5)
