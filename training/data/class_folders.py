@@ -63,6 +63,28 @@ def has_test_part(root: Path) -> bool:
     return root.is_dir() and _parts(root).test is not None
 
 
+@dataclass(frozen=True)
+class Counted:
+    """How many images a folder holds; `validation` and `test` are None where the folder has no such part."""
+
+    train: int
+    validation: int | None
+    test: int | None
+
+
+def count_images(root: Path) -> Counted:
+    """Finds the images and decodes none: copies count too."""
+    if not root.is_dir():
+        raise DataError(f"{shown(root)} is not a folder. Expected one sub-folder of images for each class.")
+    parts = _parts(root)
+    names = _class_names(parts.train)
+    counts = {
+        part: None if folder is None else len(_files(folder, names, part == "train", []))
+        for part, folder in (("train", parts.train), ("validation", parts.validation), ("test", parts.test))
+    }
+    return Counted(counts["train"] or 0, counts["validation"], counts["test"])
+
+
 def read_folder(root: Path, target: Input, watch: Watch, by_name: bool = False) -> ReadFolder:
     """Finds, decodes and checks every image; one error names all that is wrong with the files.
 

@@ -128,7 +128,11 @@ class Learner:
 
     def _loss(self, logits: Tensor, z: Tensor | None, labels: Tensor, hinted: Tensor) -> Tensor:
         if z is None:
-            return F.cross_entropy(logits.float(), labels, self.class_weights, reduction="none").mean()
+            smoothing = self.recipe.optimiser.label_smoothing
+            each = F.cross_entropy(
+                logits.float(), labels, self.class_weights, reduction="none", label_smoothing=smoothing
+            )
+            return each.mean()
         hints_for = self.recipe.confidence.hints_for
         return confidence_loss(logits, z, labels, hinted, self.controller.weight, hints_for, self.class_weights).total
 

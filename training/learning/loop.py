@@ -20,6 +20,7 @@ from training.learning.balance import class_weights
 from training.learning.batches import Batch, Plan, lost_workers_explained, make_batches
 from training.learning.epoch_summary import EpochSummary, StepTotals
 from training.learning.fresh_network import fresh_network
+from training.learning.identity import identity_of
 from training.learning.learner import Learner
 from training.learning.pretrained import keep_classifier, load_pretrained
 from training.learning.run_folder import RunFolder
@@ -180,21 +181,11 @@ class Run:
         )
 
     def identity(self) -> dict[str, Any]:
-        """What a run is: two runs with the same identity on one machine end with the same weights."""
-        pretrained = self.pretrained
-        return {
-            **({} if self.command is None else {"command": self.command}),
-            "recipe": self.recipe.model_dump(mode="json"),
-            "seed": self.seed,
-            "splits": {"fingerprint": self.splits.fingerprint, "sizes": self.splits.sizes},
-            "label_names": list(self.splits.label_names),
-            "mean": self.mean.tolist(),
-            "std": self.std.tolist(),
-            "image_size": self.splits.train.images.shape[1],
-            **({} if self.weights is None else {"weights": asdict(self.weights)}),
-            "init": pretrained
-            and {"file": pretrained.file, "sha256": pretrained.sha256, "made_by": list(pretrained.made_by)},
-        }
+        """What this run is."""
+        return identity_of(
+            *(self.recipe, self.seed, self.splits, self.mean, self.std),
+            *(self.weights, self.pretrained, self.command),
+        )
 
     def save_checkpoint(self) -> None:
         """Saves everything that does not follow from the seed and the step; only the main rank writes.
