@@ -16,7 +16,7 @@ VALIDATION_SHARE, TEST_SHARE = 0.1, 0.15
 # Thresholds are measured on the calibration images: about so many are enough, and a quarter of all is too many to lose.
 CALIBRATION_IMAGES, MOST_CALIBRATION_IMAGES = 300, 5_000
 CALIBRATION_SHARES = (0.1, 0.25)
-SHOWN_IMAGES = 60_000  # over all epochs
+SHOWN_IMAGES = 55_000  # over all epochs
 EPOCHS = (8, 60)
 BATCHES = ((640, 32), (200, 16), (0, 8))  # from so many training images
 
