@@ -46,12 +46,9 @@ class DecodedImages:
         self._most = 0
         self._file.close()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """For a process that is not forked: it cannot share the file, and decodes."""
-        return {}
-
-    def __setstate__(self, _state: dict[str, Any]) -> None:
-        self.__init__(0)  # type: ignore[misc]
+        return DecodedImages, (0,)
 
     def get(self, path: Path, target: Input, whole: bool = False) -> Pixels | None:
         """None if it is not there."""

@@ -99,7 +99,8 @@ def _total_steps(identity: dict[str, Any], recipe: Recipe) -> int:
     """A head is fitted in one step."""
     if recipe.optimiser.trains == "head":
         return 1
-    return identity["splits"]["sizes"]["train"] // recipe.optimiser.batch_size * recipe.optimiser.epochs
+    images: int = identity["splits"]["sizes"]["train"]
+    return images // recipe.optimiser.batch_size * recipe.optimiser.epochs
 
 
 def _same_splits(recipe: Recipe, identity: dict[str, Any], data_root: Path) -> Splits:

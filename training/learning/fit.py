@@ -1,5 +1,6 @@
 """A training from its options to its end: the recipe, the images, the run, and what is shown of it."""
 
+import os
 import shlex
 from collections.abc import Callable
 from contextlib import closing
@@ -125,7 +126,8 @@ def _fit_head(
         recipe, splits, options.seed, options.out, features_of=features_of, init=options.init, command=options.command
     )
     sizes = ", ".join(f"{size:,} {name}" for name, size in splits.sizes.items())
-    for line in (f"{recipe.name} on {recipe.data.dataset}: {sizes}; the head alone", *splits.notes):
+    notes = [f"note: {note}" for note in splits.notes]
+    for line in (f"{recipe.name} on {recipe.data.dataset}: {sizes}; the head alone", *notes):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     run.fit(console)
     console.print(f"next: {next_command(options, recipe)}", highlight=False, markup=False, soft_wrap=True)
@@ -175,7 +177,7 @@ def _recipe_of(options: FitOptions, on_cpu: bool) -> Recipe:
     data: dict[str, Any] = {}
     if options.folder is not None:
         # Not resolved: a link is a name that stays when the images move.
-        data = _data_of_folder(options.folder.absolute(), data_fields(options.recipe))
+        data = _data_of_folder(Path(os.path.normpath(options.folder.absolute())), data_fields(options.recipe))
     if options.size is not None:
         data["size"] = options.size
     network = {} if options.weights is None else weights_fields(options.weights)

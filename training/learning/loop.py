@@ -172,6 +172,7 @@ class Run:
             sizes=self.splits.sizes,
             notes=self.splits.notes,
             execution=self.execution.description,
+            batch_size=self.plan.batch_size,
             pretrained="\n".join(loaded.describe() for loaded in (self.weights, self.pretrained) if loaded) or None,
             step=self.step,
             total_steps=self.total_steps,

@@ -107,7 +107,7 @@ class HeadRun:
         best: Fitted | None = None
         for found in fitted_heads(train, validation, weights):
             record = {name: value for name, value in asdict(found).items() if name not in ("weight", "bias")}
-            self.folder.append({"kind": "head", "step": 0} | record)
+            self.folder.append({"kind": "head", "step": 1} | record)
             _say(
                 console,
                 f"L2 {found.penalty:g}: train {found.train_accuracy:.2%}, validation {found.validation_accuracy:.2%}, "

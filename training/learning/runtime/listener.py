@@ -15,6 +15,7 @@ class RunStart:
     sizes: Mapping[str, int]  # images of each split
     notes: tuple[str, ...]  # on the data
     execution: str
+    batch_size: int
     pretrained: str | None  # what was loaded as network.weights and with --init
     step: int  # more than 0 for a resumed run
     total_steps: int
