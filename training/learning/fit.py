@@ -48,13 +48,13 @@ class FitOptions:
     size: int | None
     init: Path | None
     weights: str | None
-    train: Literal["head", "all"] | None  # None: as the recipe says
     device: DeviceChoice
     precision: Precision
     compiled: bool
     workers: int
     checkpoint_seconds: float
     command: CommandLine | None = None  # as it was typed
+    train: Literal["head", "all"] | None = None  # None: as the recipe says
 
 
 # What a training of this recipe, with so many classes and images of this side, cannot give; None if nothing.

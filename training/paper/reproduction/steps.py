@@ -73,7 +73,6 @@ class Workspace:
             size=None,
             init=None,
             weights=None,
-            train=None,
             device=self.device,
             precision=self.precision,
             compiled=self.compiled,
