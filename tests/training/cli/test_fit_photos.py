@@ -75,7 +75,7 @@ def test_a_stopped_head_goes_on_with_its_features(fitted):
 
 
 def test_a_run_on_photos_is_exported_where_they_moved_to(fitted, tmp_path):
-    """The bundle has neighbours and the gate of two questions, and no branch; the old place is named."""
+    """The bundle has neighbours and the gate of two questions, and no branch; `fit` knows the photos there too."""
     photos, run, _ = fitted
     moved = tmp_path / "elsewhere"
     shutil.move(photos, moved)
@@ -84,6 +84,7 @@ def test_a_run_on_photos_is_exported_where_they_moved_to(fitted, tmp_path):
         refused = confgate_train("export", run, "--out", out, check=False)
         assert f"the images are no longer at {photos}" in flat(refused.stderr)
         confgate_train("export", run, "--out", out, "--data", moved)
+        assert "done in" in confgate_train("fit", "photos", "--data", moved, "--out", run, *SMALL).stdout
     finally:
         shutil.move(moved, photos)
     manifest = load_bundle(out).manifest
