@@ -102,6 +102,9 @@ class Augmentation(Section):
     # So many operations of RandAugment (arXiv:1909.13719), of this strength of 30, for each image (folders only).
     random_operations: int = Field(0, ge=0, le=8)
     random_strength: int = Field(9, ge=0, le=30)
+    # α of the Beta distribution of the shares in which two images are mixed: `training.learning.augmentation.mix`.
+    mixup: float = Field(0.0, ge=0, le=10)
+    cutmix: float = Field(0.0, ge=0, le=10)
     # The first `early_share` of training sees images whose sides are scaled by `early_scale`.
     early_scale: float = Field(1.0, ge=0.5, le=1)
     early_share: float = Field(0.0, ge=0, le=1)
@@ -206,8 +209,12 @@ class Recipe(Section):
                 "optimiser.trains=head fits the class head alone, but confidence.enabled=true asks for a branch too: "
                 "set confidence.enabled=false"
             )
-        if self.confidence.enabled and self.optimiser.label_smoothing > 0:
-            raise ValueError("optimiser.label_smoothing is for confidence.enabled=false: hints need the whole label")
+        several = self.optimiser.label_smoothing, self.augment.mixup, self.augment.cutmix
+        if self.confidence.enabled and any(several):
+            raise ValueError(
+                "optimiser.label_smoothing, augment.mixup and augment.cutmix are for confidence.enabled=false: a hint "
+                "gives away one whole label"
+            )
         if self.confidence.hard_share > 0 and not alone:
             raise ValueError(
                 "confidence.hard_share is for optimiser.trains=branch: a classifier must not learn from these images"
