@@ -8,7 +8,7 @@ console = Console()
 def recipes() -> None:
     """List the recipes that ship, with what each is for.
 
-    Example: `confgate-train recipes`, then `confgate-train fit photos --data DIR --out runs/mine`
+    Example: `confgate-train recipes`
     """
     from training.recipe import available, summary_of
 
