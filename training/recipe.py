@@ -180,6 +180,8 @@ class Optimiser(Section):
     label_smoothing: float = Field(0.0, ge=0, lt=1)  # the share of each label that goes to all classes alike
     filter_rate: float = Field(0.0, ge=0)  # of orthogonal steps for the body's filters (Muon); 0: they take SGD's steps
     average_decay: float = Field(0.0, ge=0, lt=1)  # exponential moving average of the weights, 0 for none
+    # Serve weights between those of the start and those of the end, as `training.learning.blend` chooses them.
+    blend: bool = False
     schedule: Schedule
 
     @model_validator(mode="after")

@@ -86,6 +86,9 @@ def _trained_network(folder: Path, state: dict[str, Any], identity: dict[str, An
     )
     if recipe.confidence.enabled:
         add_confidence_branch(network, *recipe.confidence.branch)
+    if "served" in state:
+        network.load_state_dict(state["served"])
+        return network.eval()
     averaged = None if state["averaged"] is None else average_of(network, recipe.optimiser.average_decay)
     if averaged is None:
         network.load_state_dict(state["network"])

@@ -12,7 +12,7 @@ from service.model.bundle import load_bundle
 from tests.training.command_line import in_this_process as confgate_train
 from tests.training.command_line import write_folder
 from training.data.decoded import keeping_decoded
-from training.learning.accuracy import accuracy
+from training.learning.accuracy import accuracy, accuracy_and_loss
 from training.learning.finished_run import read_run
 from training.networks import efficientnet_lite
 from training.networks.state_files import read_state_file
@@ -95,7 +95,7 @@ def test_a_run_on_photos_is_exported_where_they_moved_to(fitted, tmp_path):
 
 
 def test_all_of_the_network_learns_from_the_fitted_head(fitted, tmp_path):
-    """Two steps from the head of a run: body and head change, and the run tells its parts and batches."""
+    """Two steps from the head of a run; its parts are told, and the best blend with the start is what is served."""
     photos, run, _ = fitted
     changes = ("--set", "optimiser.epochs=1", "--set", "optimiser.batch_size=25", "--set", "augment.early_share=none")
     init = ("--init", run / "checkpoint.pt")
@@ -106,6 +106,16 @@ def test_all_of_the_network_learns_from_the_fitted_head(fitted, tmp_path):
     for name in ("body.conv_stem.weight", "body.conv_head.weight", "head.weight"):
         assert not torch.equal(before[name], after[name])
     assert json.loads((tmp_path / "run" / "run.json").read_text())["recipe"]["augment"]["early_share"] == 0
+    tried = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    best = min((line for line in tried if line["kind"] == "blend"), key=lambda line: line["validation_loss"])
+    assert f"{best['share']:.0%} of the last has the smallest validation loss" in told
+    served = read_run(tmp_path / "run", tmp_path)
+    found = accuracy_and_loss(
+        served.network, served.splits.validation, torch.tensor(served.mean), torch.tensor(served.std)
+    )
+    assert found == pytest.approx((best["validation_accuracy"], best["validation_loss"]), abs=1e-6)
+    again = flat(confgate_train(*whole).stdout)
+    assert f"validation accuracy {best['validation_accuracy']:.2%} (n=10)" in again
 
 
 def test_splits_of_a_folder_are_splits(tmp_path):

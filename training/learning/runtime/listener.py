@@ -82,5 +82,8 @@ class Listener:
     def epoch_done(self, report: EpochReport, step: int, seconds: float) -> None:
         """Called after each epoch, with the steps taken and the seconds trained so far."""
 
+    def blended(self, share: float, validation_accuracy: float, validation_loss: float) -> None:
+        """Called before `finished` where weights between start and end are served: how much of them is of the end."""
+
     def finished(self, result: RunResult) -> None:
         """Called once, after result.json is written."""

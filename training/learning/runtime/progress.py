@@ -83,6 +83,12 @@ class ProgressDisplay(Listener):
         )
         self._warn(report.warnings)
 
+    def blended(self, share: float, validation_accuracy: float, validation_loss: float) -> None:
+        self._say(
+            f"of blends of the first and the last weights, {share:.0%} of the last has the smallest validation loss: "
+            f"{validation_loss:.3f}, accuracy {validation_accuracy:.2%}"
+        )
+
     def finished(self, result: RunResult) -> None:
         self._live.close()
         self._console.print(
