@@ -2,14 +2,17 @@
 
 `extends = "other-recipe"` at the top of a file starts from another recipe (one that ships, or a file beside this one);
 its own fields replace those of the same name. `--set section.field=value` changes a field; an unknown field or an
-invalid value is rejected by name.
+invalid value is rejected by name. `--set section.field=none` unsets a field: it takes its default.
+
+A recipe for photos of any number may say `auto` where `training.learning.automatic` knows a value; a loaded recipe has
+numbers only.
 """
 
 import math
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -96,6 +99,12 @@ class Augmentation(Section):
     cutout_size: int = Field(16, ge=0)
     cutout_share: float = Field(1.0, ge=0, le=1)
     smallest_area: float = Field(0.0, ge=0, le=1)
+    # So many operations of RandAugment (arXiv:1909.13719), of this strength of 30, for each image (folders only).
+    random_operations: int = Field(0, ge=0, le=8)
+    random_strength: int = Field(9, ge=0, le=30)
+    # α of the Beta distribution of the shares in which two images are mixed: `training.learning.augmentation.mix`.
+    mixup: float = Field(0.0, ge=0, le=10)
+    cutmix: float = Field(0.0, ge=0, le=10)
     # The first `early_share` of training sees images whose sides are scaled by `early_scale`.
     early_scale: float = Field(1.0, ge=0.5, le=1)
     early_share: float = Field(0.0, ge=0, le=1)
@@ -148,7 +157,9 @@ class Schedule(Section):
 class Optimiser(Section):
     """How the weights are trained: see `training.learning.optimiser`."""
 
-    trains: Literal["network", "branch"] = "network"  # "branch": the classifier keeps the weights of --init
+    # "branch": the classifier keeps the weights of --init. "head": the body keeps its pretrained weights, and the head
+    # is fitted to its features as `training.learning.head_fit` says; of this section only `balance` counts then.
+    trains: Literal["network", "branch", "head"] = "network"
     kind: Literal["sgd", "adamw"] = "sgd"
     epochs: PositiveInt
     batch_size: PositiveInt
@@ -161,8 +172,11 @@ class Optimiser(Section):
     layer_decay: float = Field(1.0, gt=0, le=1)
     # "weights": an image counts more in the loss the rarer its class; "sampler": each class is shown equally often.
     balance: Literal["none", "weights", "sampler"] = "none"
+    label_smoothing: float = Field(0.0, ge=0, lt=1)  # the share of each label that goes to all classes alike
     filter_rate: float = Field(0.0, ge=0)  # of orthogonal steps for the body's filters (Muon); 0: they take SGD's steps
     average_decay: float = Field(0.0, ge=0, lt=1)  # exponential moving average of the weights, 0 for none
+    # Serve weights between those of the start and those of the end, as `training.learning.blend` chooses them.
+    blend: bool = False
     schedule: Schedule
 
     @model_validator(mode="after")
@@ -187,6 +201,17 @@ class Recipe(Section):
         alone = self.optimiser.trains == "branch"
         if alone and not self.confidence.enabled:
             raise ValueError("optimiser.trains=branch, but confidence.enabled=false leaves no branch to train")
+        if self.confidence.enabled and self.optimiser.trains == "head":
+            raise ValueError(
+                "optimiser.trains=head fits the class head alone, but confidence.enabled=true asks for a branch too: "
+                "set confidence.enabled=false"
+            )
+        several = self.optimiser.label_smoothing, self.augment.mixup, self.augment.cutmix
+        if self.confidence.enabled and any(several):
+            raise ValueError(
+                "optimiser.label_smoothing, augment.mixup and augment.cutmix are for confidence.enabled=false: a hint "
+                "gives away one whole label"
+            )
         if self.confidence.hard_share > 0 and not alone:
             raise ValueError(
                 "confidence.hard_share is for optimiser.trains=branch: a classifier must not learn from these images"
@@ -199,6 +224,12 @@ class Recipe(Section):
 def available() -> list[str]:
     """The recipes that ship with confgate."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def summary_of(name: str) -> str:
+    """What a recipe that ships is for: the first line of its file."""
+    first, *_ = (FOLDER / f"{name}.toml").read_text().splitlines()
+    return first.removeprefix("#").strip()
 
 
 def load_recipe(
@@ -292,4 +323,18 @@ def _apply(fields: dict[str, Any], change: str) -> None:
         fields = fields.setdefault(section, {})
         if not isinstance(fields, dict):
             raise RecipeError(f"--set {change}: '{section}' is a value, not a section.")
-    fields[field] = value
+    if value == "none" and not _is_choice("none", [*sections, field]):
+        fields.pop(field, None)
+    else:
+        fields[field] = value
+
+
+def _is_choice(word: str, path: list[str]) -> bool:
+    """Whether the field of this path may have the word itself as its value, such as augment.flip=none."""
+    kind: Any = Recipe
+    for name in path:
+        known = kind.model_fields.get(name) if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+        if known is None:
+            return False
+        kind = known.annotation
+    return word in get_args(kind)

@@ -43,16 +43,23 @@ def decode(encoded: bytes, target: Input, max_pixels: int, header: Header | None
 
     `header` saves reading it again, where that was done.
     """
+    return fit(upright(encoded, target, max_pixels, header), target)
+
+
+def upright(encoded: bytes, target: Input, max_pixels: int, header: Header | None = None) -> Image.Image:
+    """The whole of an encoded image as a person sees it, RGB, at least as large as `target` needs."""
     plain = open_plain(encoded, max_pixels)
     if plain is not None:
-        return fit(plain, target)
+        return plain
     with _opened(encoded, max_pixels, header) as image:
         # JPEG can decode at 1/2, 1/4 or 1/8 for a fraction of the time; twice the target leaves the
         # resampling below enough to work with. The longer side is used for both, because EXIF may rotate the image.
         side = 2 * round(max(target.width, target.height) / target.crop_fraction)
         image.draft(None, (side, side))
         ImageOps.exif_transpose(image, in_place=True)  # not in place, it would copy every image that needs no rotation
-        return fit(_to_rgb(image), target)
+        rgb = _to_rgb(image)
+        rgb.load()  # here, where the decoder's errors are explained
+        return rgb
 
 
 def shrink(encoded: bytes, side: int, max_pixels: int, header: Header | None = None) -> Pixels:

@@ -46,11 +46,11 @@ def optimisation(recipe):
 
 
 def test_exactly_the_promised_recipes_ship():
-    """Six trainings of the paper, each also as published, three of compact, the baseline of every one, and for
-    compact the branch alone.
+    """Six trainings of the paper, each also as published, three of compact, the baseline of every one, for compact the
+    branch alone, and photos.
     """
     alone = [f"{name}-branch" for name in COMPACT]
-    assert available() == sorted([*WITH_BRANCH, *(f"{name}-baseline" for name in WITH_BRANCH), *alone])
+    assert available() == sorted([*WITH_BRANCH, *(f"{name}-baseline" for name in WITH_BRANCH), *alone, "photos"])
 
 
 @pytest.mark.parametrize("name", COMPACT)

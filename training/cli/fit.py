@@ -1,5 +1,6 @@
 """`confgate-train fit`: turns what was typed into the options of a training."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -33,6 +34,13 @@ def fit(
             "IMAGENET1K_V1, or a .pth, .pt or .safetensors file."
         ),
     ] = None,
+    train: Annotated[
+        Literal["head", "all"] | None,
+        typer.Option(
+            help="head: keep the pretrained body and fit the head to its features, in minutes; all: fine-tune the "
+            "whole network. [default: as the recipe says; for `photos` head on a CPU, all on a GPU]"
+        ),
+    ] = None,
     init: Annotated[
         Path | None,
         typer.Option(
@@ -54,10 +62,11 @@ def fit(
 
     Example: `confgate-train fit compact-cifar10 --out runs/cifar10`
 
-    Your own images: `confgate-train fit compact-cifar10 --data photos --size 64 --out runs/photos`
+    Your own photos: `confgate-train fit photos --data DIR --out runs/mine`
 
     Two GPUs: `torchrun --nproc-per-node 2 -m training fit compact-cifar10 --out runs/cifar10`
     """
+    from training.graphs.body_features import BodyFeatures
     from training.graphs.rules_missing import note_before_training
     from training.learning.fit import FitOptions
     from training.learning.fit import fit as run_fit
@@ -72,6 +81,7 @@ def fit(
         size=size,
         init=init,
         weights=weights,
+        train=train,
         device=device,
         precision=precision,
         compiled=compiled,
@@ -79,4 +89,4 @@ def fit(
         checkpoint_seconds=checkpoint_seconds,
         command=typed(context),
     )
-    run_fit(options, console, note_before_training)
+    run_fit(options, console, note_before_training, partial(BodyFeatures, console))

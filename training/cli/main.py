@@ -17,6 +17,7 @@ from training.cli.export import export
 from training.cli.fit import fit
 from training.cli.import_onnx import import_onnx
 from training.cli.learn_confidence import learn_confidence
+from training.cli.recipes import recipes
 from training.cli.report import report
 from training.cli.reproduce import reproduce
 from training.cli.xor import xor
@@ -33,7 +34,7 @@ app = typer.Typer(
 )
 
 
-# They read the images of a folder several times. Training does not: it sees each image differently.
+# They read the images of a folder several times. `fit` keeps what its recipe needs.
 READ_IMAGES_OFTEN = frozenset({"import-onnx", "learn-confidence", "calibrate", "export", "evaluate", "report"})
 
 
@@ -63,6 +64,7 @@ app.command()(evaluate)
 app.command()(report)
 app.command()(reproduce)
 app.command()(fit)
+app.command()(recipes)
 app.command()(xor)
 
 

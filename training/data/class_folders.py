@@ -63,6 +63,28 @@ def has_test_part(root: Path) -> bool:
     return root.is_dir() and _parts(root).test is not None
 
 
+@dataclass(frozen=True)
+class Counted:
+    """How many images a folder holds; `validation` and `test` are None where the folder has no such part."""
+
+    train: int
+    validation: int | None
+    test: int | None
+
+
+def count_images(root: Path) -> Counted:
+    """Finds the images and decodes none: copies count too."""
+    if not root.is_dir():
+        raise DataError(f"{shown(root)} is not a folder. Expected one sub-folder of images for each class.")
+    parts = _parts(root)
+    names = _class_names(parts.train)
+    counts = {
+        part: None if folder is None else len(_files(folder, names, part == "train", []))
+        for part, folder in (("train", parts.train), ("validation", parts.validation), ("test", parts.test))
+    }
+    return Counted(counts["train"] or 0, counts["validation"], counts["test"])
+
+
 def read_folder(root: Path, target: Input, watch: Watch, by_name: bool = False) -> ReadFolder:
     """Finds, decodes and checks every image; one error names all that is wrong with the files.
 
@@ -83,6 +105,7 @@ def read_folder(root: Path, target: Input, watch: Watch, by_name: bool = False) 
     facts = check_files([file for files in found.values() for file in files], target, watch)
     _refuse_contradictions(facts, names, root)
     kept = without_copies(facts)
+    _refuse_single_images(kept, part_of, names)
     notes += copies_note(len(facts) - len(kept))
     members = {part: [fact for fact in kept if part_of[fact.path] == part] for part in found}
     made: dict[str, Part] = {}
@@ -169,6 +192,21 @@ def _files(folder: Path, names: tuple[str, ...], required: bool, notes: list[str
             )
         files += ((file, label) for file in found.files)
     return files
+
+
+def _refuse_single_images(kept: Iterable[FileFacts], part_of: dict[Path, str], names: tuple[str, ...]) -> None:
+    """A class of one image cannot be told from that image, and nothing of it would be left to measure."""
+    of_class: dict[int, list[FileFacts]] = {}
+    for fact in kept:
+        if part_of[fact.path] == "train":
+            of_class.setdefault(fact.label, []).append(fact)
+    single = [facts[0] for _, facts in sorted(of_class.items()) if len(facts) == 1]
+    if single:
+        listed = named([f"'{names[fact.label]}' has only {shown(fact.path)}" for fact in single])
+        raise DataError(
+            f"{len(single)} of {len(names)} classes have one image to train on, expected at least two that are not "
+            f"copies: {listed}. Add images, or remove the folder."
+        )
 
 
 def _refuse_contradictions(facts: Iterable[FileFacts], names: tuple[str, ...], root: Path) -> None:

@@ -12,17 +12,22 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from service.cpus import usable_cpus
 from service.errors import InvalidImage, TooLarge
 from service.model.bundle import Input
-from service.model.images import decode
+from service.model.images import INTERPOLATION, Pixels, fit, upright
 from training.data.decoded import DecodedImages, kept_decoded
 from training.data.files import Found, named, shown
 from training.data.seen import Hashes, hash_of
 from training.errors import DataError
 
 MAX_PIXELS = 200_000_000  # these are the user's own files: only an obvious mistake is rejected
+# A whole photo, to crop from: its shorter side is at most twice the target's, and above this one only a little longer.
+SHORTER_SIDE = 256
+LITTLE_LONGER = 8 / 7
+LONGEST_SIDE = 4096
 
 # Wraps the loop over files in a progress bar: (files, how many) → the same files.
 Watch = Callable[[Iterable["FileFacts"], int], Iterable["FileFacts"]]
@@ -91,10 +96,17 @@ class FolderImages:
     def decode_one(self, path: Path) -> NDArray[np.uint8]:
         """One image at the target size."""
         kept = None if self._decoded is None else self._decoded.get(path, self.target)
-        if kept is not None:
-            return kept
+        return fit(self._upright(path), self.target) if kept is None else kept
+
+    def whole(self, index: int) -> Pixels:
+        """All of one image with its proportions, shrunk to a size that is enough for crops of the target's size."""
+        path = self.paths[index]
+        kept = None if self._decoded is None else self._decoded.get(path, self.target, whole=True)
+        return whole_of(self._upright(path), self.target) if kept is None else kept
+
+    def _upright(self, path: Path) -> Image.Image:
         try:
-            return decode(path.read_bytes(), self.target, MAX_PIXELS)
+            return upright(path.read_bytes(), self.target, MAX_PIXELS)
         except (OSError, InvalidImage, TooLarge) as problem:
             raise DataError(
                 f"{shown(path)} was readable when the run began, but no longer is ({problem})."
@@ -133,6 +145,17 @@ def check_files(files: Sequence[tuple[Found, int]], target: Input, watch: Watch 
     return facts
 
 
+def whole_of(photo: Image.Image, target: Input) -> Pixels:
+    """All of a photo with its proportions: see `FolderImages.whole`."""
+    side = max(target.width, target.height)
+    shorter = min(2 * side, max(SHORTER_SIDE, round(LITTLE_LONGER * side)))
+    scale = min(1.0, shorter / min(photo.size), LONGEST_SIDE / max(photo.size))
+    if scale < 1:
+        width, height = (max(1, round(length * scale)) for length in photo.size)
+        photo = photo.resize((width, height), INTERPOLATION[target.interpolation])
+    return np.asarray(photo, np.uint8)
+
+
 def without_copies(facts: Iterable[FileFacts]) -> list[FileFacts]:
     """The first of each group of files that are the same, byte for byte."""
     first: dict[bytes, FileFacts] = {}
@@ -156,11 +179,14 @@ def _examine(found: Found, label: int, target: Input, decoded: DecodedImages | N
         return FileFacts(found.path, label, b"", 0, np.zeros((2, 3)), found.problem)
     try:
         content = found.path.read_bytes()
-        image = decode(content, target, MAX_PIXELS)
+        photo = upright(content, target, MAX_PIXELS)
+        image = fit(photo, target)
     except (OSError, InvalidImage, TooLarge) as problem:
         return FileFacts(found.path, label, b"", 0, np.zeros((2, 3)), str(problem))
     if decoded is not None:
         decoded.put(found.path, target, image)
+        if decoded.wholes:
+            decoded.put(found.path, target, whole_of(photo, target), whole=True)
     pixels = image / 255
     sums = np.stack([pixels.sum(axis=(0, 1)), (pixels**2).sum(axis=(0, 1))])
     return FileFacts(found.path, label, hashlib.sha256(content).digest(), hash_of(image), sums, None)

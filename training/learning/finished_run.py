@@ -77,7 +77,7 @@ def without_branch(run: TrainedRun) -> TrainedRun:
 
 def _trained_network(folder: Path, state: dict[str, Any], identity: dict[str, Any], recipe: Recipe) -> Classifier:
     """The network to serve: the moving average of the weights where one was kept."""
-    total_steps = identity["splits"]["sizes"]["train"] // recipe.optimiser.batch_size * recipe.optimiser.epochs
+    total_steps = _total_steps(identity, recipe)
     if state["step"] < total_steps:
         raise RecipeError(
             f"{folder} is not finished: step {state['step']} of {total_steps}. Run the same 'fit' command again."
@@ -86,13 +86,24 @@ def _trained_network(folder: Path, state: dict[str, Any], identity: dict[str, An
         recipe.network.name, len(identity["label_names"]), identity["image_size"], recipe.network.widths
     )
     add_branch_of(network, recipe.confidence, identity["image_size"])
-    averaged = average_of(network, recipe.optimiser.average_decay)
+    if "served" in state:
+        network.load_state_dict(state["served"])
+        return network.eval()
+    averaged = None if state["averaged"] is None else average_of(network, recipe.optimiser.average_decay)
     if averaged is None:
         network.load_state_dict(state["network"])
         return network.eval()
     averaged.load_state_dict(state["averaged"])
     assert isinstance(averaged.module, Classifier)
     return averaged.module.eval()
+
+
+def _total_steps(identity: dict[str, Any], recipe: Recipe) -> int:
+    """A head is fitted in one step."""
+    if recipe.optimiser.trains == "head":
+        return 1
+    images: int = identity["splits"]["sizes"]["train"]
+    return images // recipe.optimiser.batch_size * recipe.optimiser.epochs
 
 
 def _same_splits(recipe: Recipe, identity: dict[str, Any], data_root: Path) -> Splits:

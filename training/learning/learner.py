@@ -11,6 +11,7 @@ from training.data.normalise import normalise
 from training.errors import RecipeError
 from training.learning.augmentation.batch import shrink_early
 from training.learning.augmentation.hard_images import harden
+from training.learning.augmentation.mix import mix, next_of
 from training.learning.batches import Batch, step_generator
 from training.learning.epoch_summary import StepTotals
 from training.learning.loss import BudgetController, confidence_loss
@@ -77,9 +78,10 @@ class Learner:
         # A classifier that does not learn also keeps the statistics of its batch norms.
         self.network.train(self.recipe.optimiser.trains == "network")
         images, labels, hinted = self._inputs(batch, step)
+        mixed = mix(images, self.recipe.augment, step_generator(self.seed, step, f"mix {self.ranks.rank}"))
         with torch.autocast(device.type, torch.bfloat16, enabled=self.execution.bf16):
-            logits, z = self.forward(images)
-        loss = self._loss(logits, z, labels, hinted)
+            logits, z = self.forward(mixed.images)
+        loss = self._task_loss(logits, labels, mixed.own) if z is None else self._loss(logits, z, labels, hinted)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         # Hard images come after the ordinary ones. They count neither for accuracy nor for the budget.
@@ -126,9 +128,19 @@ class Learner:
             labels, hinted = torch.cat([labels, labels[:hard]]), torch.cat([hinted, hinted[:hard]])
         return images, labels, hinted
 
-    def _loss(self, logits: Tensor, z: Tensor | None, labels: Tensor, hinted: Tensor) -> Tensor:
-        if z is None:
-            return F.cross_entropy(logits.float(), labels, self.class_weights, reduction="none").mean()
+    def _task_loss(self, logits: Tensor, labels: Tensor, own: float) -> Tensor:
+        """Without a branch; `own` is how much of each image is its own."""
+        smoothing = self.recipe.optimiser.label_smoothing
+
+        def of(wanted: Tensor) -> Tensor:
+            each = F.cross_entropy(
+                logits.float(), wanted, self.class_weights, reduction="none", label_smoothing=smoothing
+            )
+            return each.mean()
+
+        return of(labels) if own == 1 else own * of(labels) + (1 - own) * of(next_of(labels))
+
+    def _loss(self, logits: Tensor, z: Tensor, labels: Tensor, hinted: Tensor) -> Tensor:
         hints_for = self.recipe.confidence.hints_for
         return confidence_loss(logits, z, labels, hinted, self.controller.weight, hints_for, self.class_weights).total
 

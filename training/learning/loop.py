@@ -4,6 +4,7 @@ A run that is killed at any moment goes on from its last checkpoint with the sam
 weights: everything a step draws at random (order, crops, Cutout, hints) depends on the seed and the step number alone.
 """
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -11,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from service.model.command_line import CommandLine
 from training.data.normalise import normalisation_for
 from training.data.splits import Splits
-from training.learning.accuracy import accuracy
+from training.learning.accuracy import accuracy, accuracy_and_loss
 from training.learning.balance import class_weights
 from training.learning.batches import Batch, Plan, lost_workers_explained, make_batches
+from training.learning.blend import Blend, blends
 from training.learning.epoch_summary import EpochSummary, StepTotals
 from training.learning.fresh_network import fresh_network
+from training.learning.identity import identity_of
 from training.learning.learner import Learner
 from training.learning.pretrained import keep_classifier, load_pretrained
 from training.learning.run_folder import RunFolder
@@ -27,6 +31,7 @@ from training.learning.runtime.execution import Execution, choose_execution
 from training.learning.runtime.interrupt import remembered_interrupt
 from training.learning.runtime.listener import Listener, RunResult, RunStart, StepReport
 from training.learning.runtime.ranks import Ranks
+from training.networks import Classifier
 from training.networks.weights import load_weights
 from training.recipe import Recipe
 
@@ -67,6 +72,9 @@ class Run:
         self.pretrained = load_pretrained(network, init) if init else None
         if recipe.optimiser.trains == "branch":
             keep_classifier(network, self.pretrained, splits)
+        start = network.state_dict() if recipe.optimiser.blend else {}
+        self.start = {name: value.clone() for name, value in start.items()}
+        self.served: dict[str, Tensor] | None = None  # the blend, once training is done
         self.learner = Learner(
             network,
             recipe,
@@ -150,12 +158,14 @@ class Run:
 
     def _finish(self, listeners: Sequence[Listener]) -> None:
         epochs = list(self.folder.records("epoch"))
+        if self.recipe.optimiser.blend and self.served is None:
+            self._blend(listeners)
         warnings = [f"epoch {record['epoch'] + 1}: {text}" for record in epochs for text in record["warnings"]]
         last = epochs[-1]
         result = RunResult(
             steps=self.step,
             seconds=round(self.seconds, 1),
-            validation_accuracy=last["validation_accuracy"],
+            validation_accuracy=self._served_accuracy(last["validation_accuracy"]),
             confidence_loss=last["confidence_loss"],
             confidence_weight=last["confidence_weight"],
             warnings=warnings,
@@ -164,6 +174,31 @@ class Run:
         for listener in listeners:
             listener.finished(result)
 
+    def _blend(self, listeners: Sequence[Listener]) -> None:
+        """Chooses weights between the start and the end, and keeps them in the checkpoint."""
+        best: Blend | None = None
+        for found in blends(self.start, self.learner.served_network, self._measured):
+            record = {name: getattr(found, name) for name in ("share", "validation_accuracy", "validation_loss")}
+            self.folder.append({"kind": "blend", "step": self.step} | record)
+            if best is None or found.validation_loss < best.validation_loss:
+                best = found
+        assert best is not None  # there are shares to try
+        for listener in listeners:
+            listener.blended(best.share, best.validation_accuracy, best.validation_loss)
+        self.served = best.state
+        self.save_checkpoint()
+
+    def _served_accuracy(self, of_last_epoch: float) -> float:
+        """On the validation images, of the weights that will be exported."""
+        if self.served is None:
+            return of_last_epoch
+        network = copy.deepcopy(self.learner.served_network)
+        network.load_state_dict(self.served)
+        return self._measured(network)[0]
+
+    def _measured(self, network: Classifier) -> tuple[float, float]:
+        return accuracy_and_loss(network, self.splits.validation, self.learner.mean, self.learner.std)
+
     def _start(self) -> RunStart:
         return RunStart(
             recipe=self.recipe.name,
@@ -171,6 +206,7 @@ class Run:
             sizes=self.splits.sizes,
             notes=self.splits.notes,
             execution=self.execution.description,
+            batch_size=self.plan.batch_size,
             pretrained="\n".join(loaded.describe() for loaded in (self.weights, self.pretrained) if loaded) or None,
             step=self.step,
             total_steps=self.total_steps,
@@ -180,21 +216,11 @@ class Run:
         )
 
     def identity(self) -> dict[str, Any]:
-        """What a run is: two runs with the same identity on one machine end with the same weights."""
-        pretrained = self.pretrained
-        return {
-            **({} if self.command is None else {"command": self.command}),
-            "recipe": self.recipe.model_dump(mode="json"),
-            "seed": self.seed,
-            "splits": {"fingerprint": self.splits.fingerprint, "sizes": self.splits.sizes},
-            "label_names": list(self.splits.label_names),
-            "mean": self.mean.tolist(),
-            "std": self.std.tolist(),
-            "image_size": self.splits.train.images.shape[1],
-            **({} if self.weights is None else {"weights": asdict(self.weights)}),
-            "init": pretrained
-            and {"file": pretrained.file, "sha256": pretrained.sha256, "made_by": list(pretrained.made_by)},
-        }
+        """What this run is."""
+        return identity_of(
+            *(self.recipe, self.seed, self.splits, self.mean, self.std),
+            *(self.weights, self.pretrained, self.command),
+        )
 
     def save_checkpoint(self) -> None:
         """Saves everything that does not follow from the seed and the step; only the main rank writes.
@@ -207,6 +233,7 @@ class Run:
         self.folder.save(
             {
                 **self.learner.state(),
+                **({} if self.served is None else {"served": self.served}),
                 "step": self.step,
                 "summary": self.summary.state(),
                 "seconds": self.seconds,
@@ -229,6 +256,7 @@ class Run:
         self.step = state["step"]
         self.summary = EpochSummary(**state.get("summary", {}))
         self.seconds = state.get("seconds", 0.0)
+        self.served = state.get("served")
         if self.ranks.is_main:
             self.folder.forget_after(self.step)
         before = state.get("execution", "cpu")

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from training.errors import RecipeError, RunError
 from training.recipe import parse_recipe
@@ -101,6 +103,29 @@ class RunFolder:
             records = (_parsed(line) for line in log.read_text().splitlines())
             kept = [record for record in records if record is not None and record["step"] <= step]
             self._replace("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept).encode())
+
+    def array(self, name: str) -> NDArray[np.float32] | None:
+        """An array that the folder keeps; None if it is not there."""
+        file = self.path / name
+        if not file.is_file():
+            return None
+        try:
+            kept: NDArray[np.float32] = np.load(file, allow_pickle=False)
+        except (ValueError, EOFError) as problem:
+            raise RunError(
+                f"{file} cannot be read ({problem}). Delete it: the same command makes it again."
+            ) from problem
+        return kept
+
+    def keep_array(self, name: str, array: NDArray[np.float32]) -> None:
+        content = io.BytesIO()
+        np.save(content, array)
+        self._replace(name, content.getbuffer())
+
+    def result(self) -> dict[str, Any]:
+        """What a finished run has come to."""
+        found: dict[str, Any] = json.loads((self.path / "result.json").read_text())
+        return found
 
     def write_result(self, result: dict[str, Any]) -> None:
         self._replace("result.json", _lines(result))

@@ -8,6 +8,7 @@ a convolution with stride 2 pads as TensorFlow does, with the odd pixel at the r
 from collections import OrderedDict
 from pathlib import Path
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -59,6 +60,8 @@ def efficientnet_lite0(classes: int, size: int) -> Classifier:
             flatten=nn.Flatten(),
         )
     )
+    # Depthwise convolutions on a CPU: a training step takes 0.6 of the time.
+    body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this argument
     network = Classifier(body, nn.Linear(LAST, classes), feature_width=LAST, head_name="classifier")
     _initialise(network)
     return network

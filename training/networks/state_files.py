@@ -17,6 +17,7 @@ FILE_ENDINGS = (".pth", ".pt", ".safetensors", ".ckpt", ".bin", ".tar")
 # Where checkpoints keep weights, the average before what it is the average of: this project's runs, timm, Lightning,
 # and the names that training scripts use most.
 NESTED = (
+    "served",
     *("averaged", "state_dict_ema", "model_ema", "ema_state_dict", "ema"),
     *("network", "state_dict", "model_state_dict", "model", "net", "weights"),
 )

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto
 
 from service.model.bundle import load_bundle
-from service.model.images import decode
+from service.model.images import upright
 from tests.training.command_line import COMMAND, ENVIRONMENT, in_this_process, write_folder
 from tests.training.graphs.foreign.small_graphs import LABELS, SIDE, Net, plain
 from training.data import decoded, folder
@@ -68,9 +68,9 @@ def test_photos_are_decoded_once(tmp_path: Path, photos: Path, monkeypatch: pyte
 
     def counted(encoded: bytes, *arguments: Any) -> Any:
         asked[encoded] += 1
-        return decode(encoded, *arguments)
+        return upright(encoded, *arguments)
 
-    monkeypatch.setattr(folder, "decode", counted)
+    monkeypatch.setattr(folder, "upright", counted)
     out = tmp_path / "models" / "m" / "1"
     in_this_process(*words(plain(tmp_path / "m.onnx"), photos, out))
     assert len(asked) == 60

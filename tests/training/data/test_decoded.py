@@ -1,5 +1,6 @@
 """Images that are kept decoded while a command runs."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -69,3 +70,16 @@ def test_a_folder_is_decoded_again_after_the_command(tmp_path: Path):
         assert np.array_equal(images[:], first)
         assert int(chosen[:].mean()) == 50
     assert int(chosen[:].mean()) == 200
+
+
+def test_a_process_that_is_not_forked_decodes_by_itself():
+    """Pickled with the images of a folder, it arrives empty and keeps nothing: a file cannot be sent."""
+    kept = DecodedImages()
+    kept.put(Path("0.png"), TARGET, image(0))
+    arrived = pickle.loads(pickle.dumps(kept))
+    assert arrived.get(Path("0.png"), TARGET) is None
+    arrived.put(Path("0.png"), TARGET, image(0))
+    assert arrived.get(Path("0.png"), TARGET) is None
+    assert np.array_equal(kept.get(Path("0.png"), TARGET), image(0))
+    for one in (kept, arrived):
+        one.close()

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from service.model.images import decode
@@ -185,3 +186,16 @@ def test_a_photo_on_its_side_is_turned_before_it_is_cropped(tmp_path):
         assert crop.shape == (16, 16, 3)
         assert (crop[0, :, 0] > 200).all()
         assert (crop[-1, :, 2] > 200).all()
+
+
+def test_operations_on_a_photo_follow_from_its_seed(tmp_path):
+    """RandAugment changes the same crop in the same way for a seed, in others for other seeds; without it, it stays."""
+    from training.learning.augmentation.photo import augment_photo
+    from training.recipe import Augmentation
+
+    images = read(write_folder(tmp_path / "photos", each=4), validation=1, calibration=1, test=1).train.images
+    plain, varied = Augmentation(smallest_area=0.9), Augmentation(smallest_area=0.9, random_operations=3)
+    crops = [augment_photo(images, 0, varied, flip=False, seed=seed) for seed in (1, 1, 2, 3)]
+    assert torch.equal(crops[0], crops[1])
+    assert len({crop.numpy().tobytes() for crop in crops}) == 3
+    assert not torch.equal(crops[0], augment_photo(images, 0, plain, flip=False, seed=1))

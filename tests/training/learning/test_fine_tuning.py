@@ -175,12 +175,12 @@ def test_a_stopped_fine_tuning_ends_with_the_same_weights(tmp_path, balance):
 
 
 def test_efficientnet_learns_in_bf16(tmp_path):
-    """From its pretrained weights, eight steps in bfloat16: the loss falls by a third, and the weights stay float32."""
+    """From its pretrained weights, 16 steps in bfloat16: the loss falls by a third, and the weights stay float32."""
     recipe = load_recipe(
         "compact-cifar10",
         [
             *("data.dataset=colours", "data.validation=20", "data.calibration=30", "data.size=32", *FINE),
-            *("optimiser.epochs=1", "optimiser.batch_size=12", "optimiser.learning_rate=3e-3"),
+            *("optimiser.epochs=2", "optimiser.batch_size=12", "optimiser.learning_rate=3e-3"),
             *("optimiser.layer_decay=0.9", "augment.cutout_size=0", "augment.crop_padding=0"),
             *("optimiser.offset_rate_scale=1", "optimiser.average_decay=0", "augment.early_share=0"),
             *("confidence.enabled=false", "network.name=efficientnet-lite0", "network.weights=pretrained"),
@@ -193,8 +193,8 @@ def test_efficientnet_learns_in_bf16(tmp_path):
     assert run.mean.tolist() == pytest.approx([127 / 255] * 3)
     losses = []
     run.train([StepsSeen(lambda report: losses.append(report.loss))])
-    assert len(losses) == 8
-    assert np.mean(losses[-2:]) < 0.7 * losses[0]
+    assert len(losses) == 16
+    assert np.mean(losses[-4:]) < 0.67 * np.mean(losses[:2])
     assert all(p.dtype == torch.float32 for p in run.learner.network.parameters())
 
 

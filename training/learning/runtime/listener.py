@@ -15,6 +15,7 @@ class RunStart:
     sizes: Mapping[str, int]  # images of each split
     notes: tuple[str, ...]  # on the data
     execution: str
+    batch_size: int
     pretrained: str | None  # what was loaded as network.weights and with --init
     step: int  # more than 0 for a resumed run
     total_steps: int
@@ -80,6 +81,9 @@ class Listener:
 
     def epoch_done(self, report: EpochReport, step: int, seconds: float) -> None:
         """Called after each epoch, with the steps taken and the seconds trained so far."""
+
+    def blended(self, share: float, validation_accuracy: float, validation_loss: float) -> None:
+        """Called before `finished` where weights between start and end are served: how much of them is of the end."""
 
     def finished(self, result: RunResult) -> None:
         """Called once, after result.json is written."""

@@ -30,7 +30,10 @@ class ProgressDisplay(Listener):
         if start.pretrained is not None and start.step == 0:
             self._console.print(start.pretrained, highlight=False, markup=False)
         sizes = ", ".join(f"{size:,} {name}" for name, size in start.sizes.items())
-        self._say(f"{start.recipe} on {start.dataset}: {sizes}; {start.execution}")
+        self._say(
+            f"{start.recipe} on {start.dataset}: {sizes}; {start.epochs} epochs of {start.steps_per_epoch} steps, "
+            f"batches of {start.batch_size}; {start.execution}"
+        )
         for note in start.notes:
             self._say(f"note: {note}")
         if start.step:
@@ -79,6 +82,12 @@ class ProgressDisplay(Listener):
             soft_wrap=True,
         )
         self._warn(report.warnings)
+
+    def blended(self, share: float, validation_accuracy: float, validation_loss: float) -> None:
+        self._say(
+            f"of blends of the first and the last weights, {share:.0%} of the last has the smallest validation loss: "
+            f"{validation_loss:.3f}, accuracy {validation_accuracy:.2%}"
+        )
 
     def finished(self, result: RunResult) -> None:
         self._live.close()
