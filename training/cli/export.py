@@ -44,6 +44,7 @@ def export(
     """
     from training.bundles.from_run import make_bundle
     from training.calibration.policies import Wanted
+    from training.calibration.worth import worth_of_witnesses
 
     with counting_images(console, "exporting, calibrating and measuring"):
         bundle, calibrated = make_bundle(
@@ -54,4 +55,6 @@ def export(
         )
     for note in calibrated.notes:
         console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+    for line in ("", *worth_of_witnesses(calibrated), ""):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     show_bundle(bundle, console, calibrated.warning)
