@@ -75,7 +75,7 @@ def test_a_stopped_head_goes_on_with_its_features(fitted):
 
 
 def test_a_run_on_photos_is_exported_where_they_moved_to(fitted, tmp_path):
-    """The bundle has neighbours and the gate of two questions, and no branch; `fit` knows the photos there too."""
+    """The bundle has neighbours, the gate of two questions and a learnt confidence; `fit` knows the photos there too."""
     photos, run, _ = fitted
     moved = tmp_path / "elsewhere"
     shutil.move(photos, moved)
@@ -83,14 +83,17 @@ def test_a_run_on_photos_is_exported_where_they_moved_to(fitted, tmp_path):
         out = tmp_path / "models" / "mine" / "1"
         refused = confgate_train("export", run, "--out", out, check=False)
         assert f"the images are no longer at {photos}" in flat(refused.stderr)
-        confgate_train("export", run, "--out", out, "--data", moved)
+        told = confgate_train("export", run, "--out", out, "--data", moved).stdout
         assert "done in" in confgate_train("fit", "photos", "--data", moved, "--out", run, *SMALL).stdout
     finally:
         shutil.move(moved, photos)
     manifest = load_bundle(out).manifest
     assert "neighbours" in manifest.scores
     assert manifest.pairs
-    assert not any(name.startswith("confidence") for name in manifest.scores)
+    assert {"confidence", "confidence_preprocessed"} <= set(manifest.scores)
+    assert "a last layer that did not see an image is right about" in told
+    assert "familiarity (typicality) is combined from" in told or "there are too few mistakes" in told
+    assert "It learnt from 51 images" in (out / "CARD.md").read_text()
     assert manifest.labels == ("blue", "green", "red")
 
 
