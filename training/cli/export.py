@@ -33,7 +33,7 @@ def export(
     alpha: Alpha = 0.05,
     epsilon_by: EpsilonByOption = "auto",
     without_branch: Annotated[
-        bool, typer.Option("--without-branch", help="The classifier alone: the baseline of a run it was trained in.")
+        bool, typer.Option("--without-branch", help="The classifier alone, without a confidence.")
     ] = False,
     data_root: DataRoot = Path("data"),
     data: MovedData = None,
