@@ -75,7 +75,7 @@ def test_a_stopped_head_goes_on_with_its_features(fitted):
 
 
 def test_a_run_on_photos_is_exported_where_they_moved_to(fitted, tmp_path):
-    """The bundle has neighbours, the gate of two questions and a learnt confidence; `fit` knows the photos there too."""
+    """The bundle has neighbours, the gate of two questions and a confidence; `fit` knows the photos there too."""
     photos, run, _ = fitted
     moved = tmp_path / "elsewhere"
     shutil.move(photos, moved)
