@@ -114,8 +114,6 @@ class Confidence(Section):
     """The confidence branch, its loss and its budget: see `training.learning.loss`."""
 
     enabled: bool = True
-    # `export` gives the finished classifier a branch, as `learn-confidence` does; the network is trained without one.
-    learnt_at_export: bool = False
     branch_hidden: tuple[PositiveInt, ...] = ()
     branch_activation: Literal["relu", "gelu"] = "relu"
     # "layers": besides the penultimate features also the mean of each channel of the layers before them.
@@ -130,12 +128,6 @@ class Confidence(Section):
     relative_step: float = Field(0.01, gt=0, lt=1)
     # The number of hard images (`hard_images`) for each image of a batch; only for a branch that is trained alone.
     hard_share: float = Field(0.0, ge=0, le=1)
-
-    @model_validator(mode="after")
-    def _one_branch(self) -> Self:
-        if self.enabled and self.learnt_at_export:
-            raise ValueError("confidence.learnt_at_export=true is for a network that is trained with enabled=false")
-        return self
 
 
 class Schedule(Section):

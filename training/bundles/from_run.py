@@ -8,7 +8,6 @@ from service.model.command_line import CommandLine
 from training.bundles.bank import with_bank
 from training.bundles.card import write_card
 from training.bundles.evidence import check_ood
-from training.bundles.learned_branch import LearnedBranch, LearningImages, learn_branch
 from training.bundles.made_by import chain, how_it_was_made, resolved
 from training.bundles.write import Graphs, assemble_bundle, check_new, git_revision
 from training.calibration.calibrate import Calibrated, EpsilonBy, Evidence, calibrate_graphs
@@ -32,20 +31,18 @@ class ExportedRun:
     evidence: Evidence
     parity: float
     notes: tuple[str, ...] = ()
-    learned: LearnedBranch | None = None  # where the recipe asks `export` for one
 
 
 def export_run(
     folder: Path, data_root: Path, ood: list[str], plain: bool = False, data: Path | None = None
 ) -> ExportedRun:
-    """Exports both graphs and checks every output that torch has against it; `plain` leaves the branch out.
+    """Exports both graphs and checks every output of both against torch; `plain` leaves the branch out.
 
     A graph without a gradient has no perturbed graph: the bundle comes without it, with a note. `data` is where the
     folder of photos that it was trained on is now.
     """
     run = read_run(folder, data_root, data)
-    learns = run.recipe.confidence.learnt_at_export and not plain
-    if plain and not run.recipe.confidence.learnt_at_export:
+    if plain:
         run = without_branch(run)
     ood_images = load_oods(ood, data_root, run.splits.input)
     sample = run.splits.calibration.images[:32]
@@ -54,19 +51,13 @@ def export_run(
     shape, splits = run.splits.input, run.splits
     evidence = Evidence(run.recipe.data.dataset, splits.calibration, splits.test, ood_images, splits.train)
     check_ood(evidence, shape)
-    learned = None
-    if learns:
-        learned = learn_branch(forward, shape, len(splits.label_names), LearningImages(splits.train, trained_on=True))
-        forward = learned.forward
     banked = with_bank(forward, shape, evidence)
     perturbed = perturbed_or_note(banked.forward)
-    if perturbed.graph is not None and learned is None:
+    if perturbed.graph is not None:
         parity = max(parity, check_perturbed_parity(perturbed.graph, run.network, run.mean, run.std, sample))
     graphs = Graphs(banked.forward, perturbed.graph)
     notes = tuple(note for note in (banked.note, perturbed.note) if note is not None)
-    if learned is not None:
-        notes = learned.notes + notes
-    return ExportedRun(run, graphs, graphs.opened(shape), banked.evidence, parity, notes, learned)
+    return ExportedRun(run, graphs, graphs.opened(shape), banked.evidence, parity, notes)
 
 
 def make_bundle(
@@ -109,15 +100,14 @@ def write_run(
         exported.evidence,
         calibrated,
         provenance,
-        card=lambda manifest, made: _card(manifest, exported, made.epsilon_how),
+        card=lambda manifest, made: _card(manifest, run, exported.parity, made.epsilon_how),
         default=default,
         trained_on=hashes_of(run.splits.train.images, run.splits.input),
     )
 
 
-def _card(manifest: Manifest, exported: ExportedRun, epsilon_how: str) -> str:
+def _card(manifest: Manifest, run: TrainedRun, parity: float, epsilon_how: str) -> str:
     """The card of a network trained here: what it is and how it was made."""
-    run = exported.run
     recipe, sizes = run.recipe, run.splits.sizes
     branch = recipe.confidence
     confidence = (
@@ -125,8 +115,6 @@ def _card(manifest: Manifest, exported: ExportedRun, epsilon_how: str) -> str:
         f"{list(branch.branch_hidden)}, budget β = {branch.budget:g}, hints for "
         f"{branch.hint_probability:.0%} of samples)"
         if run.network.branch is not None
-        else "a confidence branch that was learnt when it was exported"
-        if exported.learned is not None
         else "no confidence branch"
     )
     if run.branch_left_out:
@@ -136,12 +124,10 @@ def _card(manifest: Manifest, exported: ExportedRun, epsilon_how: str) -> str:
         f"{sizes['train']:,} training, {sizes['validation']:,} validation, {sizes['calibration']:,} calibration "
         f"and {sizes['test']:,} test images, all disjoint."
     )
-    if exported.learned is not None:
-        what += f" {exported.learned.facts}."
     made = manifest.provenance
     how = how_it_was_made(
         made.commands,
         f"Code {made.git_sha}; data {made.data}; largest difference between torch and ONNX Runtime over all outputs "
-        f"{exported.parity:.1e}.",
+        f"{parity:.1e}.",
     )
     return write_card(manifest, recipe.data.dataset, what, how, epsilon_how)
