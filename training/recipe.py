@@ -158,7 +158,7 @@ class Optimiser(Section):
     """How the weights are trained: see `training.learning.optimiser`."""
 
     # "branch": the classifier keeps the weights of --init. "head": the body keeps its pretrained weights, and the head
-    # is fitted to its features as `training.learning.head_fit` says; of this section only `balance` counts then.
+    # is fitted to its features as `training.learning.head.fit` says; of this section only `balance` counts then.
     trains: Literal["network", "branch", "head"] = "network"
     kind: Literal["sgd", "adamw"] = "sgd"
     epochs: PositiveInt

@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from training.learning.head.fit import Examples, minimum
+
 FOLDS = 5
 # Of the mean squared weight, beside the mean cross-entropy; the best is taken.
 # From the strongest on: each layer starts where the one before it ended.
 STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4)
-STEPS, SMALLEST_GRADIENT, SMALLEST_CHANGE = 100, 1e-5, 1e-7
 ABSENT = 10.0  # how far the logit of a class that no image has lies below all others
 
 
@@ -42,13 +43,14 @@ def cross_fit(
     fold = fold_of[image]
     present, target = np.unique(labels, return_inverse=True)
     best: tuple[float, NDArray[np.float32]] | None = None
-    nothing = torch.zeros(features.shape[1], len(present)), torch.zeros(len(present))
+    nothing = torch.zeros(len(present), features.shape[1]), torch.zeros(len(present))
     layers = [nothing] * FOLDS
     for strength in STRENGTHS:
         logits = np.empty((len(labels), classes), np.float32)
         for number in range(FOLDS):
             own = np.flatnonzero(is_plain & (fold != number))
-            layers[number] = _fitted(features[own], target[own], strength, layers[number])
+            seen = Examples(torch.from_numpy(np.asarray(features[own], np.float32)), torch.from_numpy(target[own]))
+            layers[number] = minimum(seen, torch.ones(len(own)), strength, *layers[number])
             theirs = np.flatnonzero(fold == number)
             answers = _answers(layers[number], features, theirs)
             logits[theirs] = answers.min(axis=1, keepdims=True) - ABSENT
@@ -75,30 +77,6 @@ def _folds(
     return fold
 
 
-def _fitted(
-    features: NDArray[np.float16], target: NDArray[np.int64], strength: float, start: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    x, y = torch.from_numpy(np.asarray(features, np.float32)), torch.from_numpy(target)
-    weight, bias = (tensor.clone().requires_grad_() for tensor in start)
-    optimiser = torch.optim.LBFGS(
-        [weight, bias],
-        max_iter=STEPS,
-        tolerance_grad=SMALLEST_GRADIENT,
-        tolerance_change=SMALLEST_CHANGE,
-        history_size=10,
-        line_search_fn="strong_wolfe",
-    )
-
-    def closure() -> float:
-        optimiser.zero_grad()
-        loss = F.cross_entropy(x @ weight + bias, y) + strength / 2 * weight.square().sum()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return loss.item()
-
-    optimiser.step(closure)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    return weight.detach(), bias.detach()
-
-
 @torch.no_grad()
 def _answers(
     layer: tuple[Tensor, Tensor], features: NDArray[np.float16], which: NDArray[np.int64]
@@ -106,5 +84,5 @@ def _answers(
     weight, bias = layer
     parts = np.array_split(which, max(1, len(which) // 10_000))
     return torch.cat(
-        [torch.from_numpy(np.asarray(features[part], np.float32)) @ weight + bias for part in parts]
+        [torch.from_numpy(np.asarray(features[part], np.float32)) @ weight.T + bias for part in parts]
     ).numpy()

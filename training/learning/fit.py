@@ -29,9 +29,9 @@ from training.networks import check_network
 from training.networks.weights import completed, read_weights, weights_fields
 from training.recipe import Recipe, data_fields, load_recipe
 
+MEASURED_IN_BF16 = "compact"  # of the networks here; depthwise convolutions are several times slower in bfloat16
 # For a folder without a test part. Fractions suit sets of any size. Calibration gets the largest one, because every
 # threshold of the service is measured on it.
-MEASURED_IN_BF16 = "compact"  # of the networks here; depthwise convolutions are several times slower in bfloat16
 FOLDER_SHARES = {"validation": 0.1, "calibration": 0.2, "test": 0.15}
 
 

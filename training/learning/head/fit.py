@@ -14,7 +14,7 @@ from torch import Tensor
 # Of the squared weights, for features whose mean variance is 1.
 PENALTIES = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 ENOUGH_WORSE = 2  # weaker penalties are not tried after so many that were worse than the best
-MOST_ITERATIONS = 100
+MOST_ITERATIONS, SMALLEST_GRADIENT, SMALLEST_CHANGE = 100, 1e-5, 1e-7
 SMALLEST_SCALE = 1e-6
 
 
@@ -48,7 +48,7 @@ def fitted_heads(train: Examples, validation: Examples, class_weights: Tensor) -
     best, worse = float("inf"), 0
     scaled = Examples((train.features - centre) / scale, train.labels)
     for penalty in PENALTIES:
-        weight, bias = _minimum(scaled, class_weights[train.labels], penalty, weight, bias)
+        weight, bias = minimum(scaled, class_weights[train.labels], penalty, weight, bias)
         found = _measured(penalty, weight / scale, bias - weight @ centre / scale, train, validation)
         yield found
         if found.validation_loss < best:
@@ -59,13 +59,18 @@ def fitted_heads(train: Examples, validation: Examples, class_weights: Tensor) -
             return
 
 
-def _minimum(
+def minimum(
     train: Examples, image_weights: Tensor, penalty: float, weight: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Where the loss is smallest, looked for from these weights on."""
     weight, bias = weight.clone().requires_grad_(), bias.clone().requires_grad_()
     optimiser = torch.optim.LBFGS(
-        [weight, bias], max_iter=MOST_ITERATIONS, history_size=20, line_search_fn="strong_wolfe"
+        [weight, bias],
+        max_iter=MOST_ITERATIONS,
+        tolerance_grad=SMALLEST_GRADIENT,
+        tolerance_change=SMALLEST_CHANGE,
+        history_size=20,
+        line_search_fn="strong_wolfe",
     )
 
     def loss() -> Tensor:
