@@ -4,6 +4,8 @@ A resumed run therefore repeats a step exactly, with any number of worker proces
 batch that a single process would see.
 """
 
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -202,6 +204,9 @@ def _next_of(items: Iterator[Batch | DataError]) -> Batch | DataError | None:
 
 
 def _lost_worker(reason: str) -> RunError:
+    # torch tells of the same loss once more, by an error out of a signal handler: the run is ending already.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return RunError(
         f"a process that decodes images is lost: {reason.rstrip('. ')}. If memory ran out, use fewer --workers "
         f"(0: none). The same command goes on from the last checkpoint."
