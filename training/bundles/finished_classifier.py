@@ -278,8 +278,8 @@ def _on_record(
 def _read_data(given: Given, labels: tuple[str, ...], shape: Input) -> tuple[LabelledImages, tuple[str, ...]]:
     if given.data is None:
         raise DataError(
-            f"{given.model} has no training images on record. Give --data: labelled images to learn doubt from, in one "
-            f"sub-folder for each label, such as {folder_name(labels[0])}."
+            f"--data is missing. Give --data: labelled images for {given.model} to learn doubt from, in one sub-folder "
+            f"for each label, such as {folder_name(labels[0])}."
         )
     read = read_calibration(given.data, labels, shape, "--data")
     if not isinstance(read.images, LabelledImages):
