@@ -116,7 +116,8 @@ def _of_bundle(bundle: Bundle, given: Given) -> FinishedClassifier:
 
 def _of_run(given: Given) -> FinishedClassifier:
     _refuse_reading(given, "a run says itself how it is read")
-    run = read_run(given.model, given.data_root, given.data if _has_moved(given) else None)
+    moved = given.data if _has_moved(given) else None
+    run = read_run(given.model, given.data_root, moved)
     splits = run.splits
     run.network.branch = None
     forward = export_network(run.network, run.mean, run.std, run.image_size)
@@ -130,9 +131,8 @@ def _of_run(given: Given) -> FinishedClassifier:
         splits.train,
     )
     check_ood(evidence, splits.input)
-    images = _of_training(
-        replace(given, data=None) if _has_moved(given) else given, evidence, splits.label_names, splits.input, known
-    )
+    given = given if moved is None else replace(given, data=None)
+    images = _of_training(given, evidence, splits.label_names, splits.input, known)
     return FinishedClassifier(
         forward,
         splits.input,

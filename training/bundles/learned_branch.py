@@ -27,7 +27,6 @@ FEWEST_VIEWS, MOST_VIEWS, WANTED_VIEWS = 2, 8, 10_000
 HARDLY_WRONG = 0.995
 # Cross-fitted logits teach better where they have so many times the mistakes of the classifier's own.
 MORE_MISTAKES = 2.0
-SEED = 0
 
 
 @dataclass(frozen=True)
@@ -64,14 +63,14 @@ def learn_branch(
     most = images_that_fit(forward, views, classes)
     images, notes = learning.images, []
     if count > most:
-        images = images.take(np.sort(np.random.default_rng(SEED).permutation(count)[:most]))
+        images = images.take(np.sort(np.random.default_rng(settings.seed).permutation(count)[:most]))
         notes.append(
             f"the branch learns from {most:,} of {count:,} images: the layers of more would take too much disk"
         )
     with tempfile.TemporaryDirectory() as folder:
-        rows = read_rows(forward, as_served(images.images, shape), views, SEED, Path(folder))
+        rows = read_rows(forward, as_served(images.images, shape), views, settings.seed, Path(folder))
         truth = images.labels[rows.image]
-        taught = _taught_on(rows, truth, learning.trained_on, notes)
+        taught = _taught_on(rows, truth, learning.trained_on, settings.seed, notes)
         fitted = fit_branch(Rows(rows.inputs, taught, truth, rows.image, rows.is_hard), settings)
     if fitted.learnt_by_heart:
         notes.append(
@@ -91,7 +90,7 @@ def learn_branch(
 
 
 def _taught_on(
-    rows: BranchRows, truth: NDArray[np.int64], trained_on: bool | None, notes: list[str]
+    rows: BranchRows, truth: NDArray[np.int64], trained_on: bool | None, seed: int, notes: list[str]
 ) -> NDArray[np.float32]:
     """The logits whose mistakes the branch learns: the classifier's own, or cross-fitted ones."""
     plain = rows.is_plain
@@ -100,7 +99,7 @@ def _taught_on(
     notes.append(f"the classifier is right about {right:.1%} of the images to learn from; {said[trained_on]}")
     if trained_on is not False:
         crossed = cross_fit(
-            *(rows.inputs[:, : rows.features], truth, rows.image, plain, rows.logits.shape[1]), seed=SEED
+            *(rows.inputs[:, : rows.features], truth, rows.image, plain, rows.logits.shape[1]), seed=seed
         )
         notes.append(
             f"a last layer that did not see an image is right about {crossed.accuracy:.1%} of them (cross-fitted)"
