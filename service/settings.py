@@ -34,7 +34,9 @@ class Settings(BaseSettings):
 
     models: Path = Field(Path("models"), description="Folder with the bundles to serve: MODELS/NAME/VERSION.")
     default_model: str | None = Field(
-        None, description="Model for requests that name none; the first by name unless given."
+        None,
+        description="Model for requests that name none; unless given, the one that the file MODELS/default_model names, "
+        "or the first by name.",
     )
     state: Path | None = Field(
         None, description="Folder that keeps the thresholds an operator sets; without one a restart forgets them."

@@ -6,6 +6,8 @@ from pathlib import Path
 from service.errors import BundleError, SettingsError
 from service.model.manifest import MANIFEST
 
+DEFAULT_MODEL = "default_model"  # a file in the models folder: the name of the model that answers when none is named
+
 # Of every file: its path in the folder, size, modification time and inode, which a rename changes.
 Fingerprint = tuple[tuple[str, int, int, int], ...]
 
@@ -18,6 +20,20 @@ def find_bundles(models: Path) -> list[Path]:
     if not folders:
         raise SettingsError(f"models: '{models}' is not allowed: it holds no NAME/VERSION with a bundle.json")
     return folders
+
+
+def named_default(models: Path) -> str | None:
+    """What the models folder's own `default_model` file says; None where there is no such file."""
+    file = models / DEFAULT_MODEL
+    try:
+        name = file.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file} cannot be read ({error}): expected a text file with a model's name") from error
+    if not name:
+        raise SettingsError(f"{file} is empty: write the name of a model into it, or delete it")
+    return name
 
 
 def find_names(models: Path) -> list[Path]:

@@ -6,12 +6,13 @@ loop answering.
 
 import asyncio
 import logging
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from service.errors import LoadRefused, NotReady, SettingsError, StartError, UnknownModel
-from service.model.folders import find_bundles, find_names, find_versions
+from service.model.folders import DEFAULT_MODEL, find_bundles, find_names, find_versions, named_default
 from service.serving.lifecycle import Lifecycle
 from service.serving.metrics import Metrics
 from service.serving.opening import BundleOpener, OpenedBundle
@@ -57,9 +58,7 @@ class Loader:
             one = self._opener.open(folder, {})
             assert one is not None  # nothing is served yet
             opened.setdefault(one.bundle.manifest.name, []).append(one)
-        default = self._default_model
-        if default is not None and default not in opened:
-            raise SettingsError(f"default_model: {default!r} is not allowed: served are {', '.join(opened)}")
+        self._registry.default_model = self._default_of(opened)
         for name, versions in opened.items():
             self._registry.swap(name, self._models_of(versions))
 
@@ -111,6 +110,19 @@ class Loader:
             await asyncio.to_thread(model.close)
         await asyncio.to_thread(self._registry.close)
         self._thread.shutdown(wait=False)
+
+    def _default_of(self, opened: Collection[str]) -> str | None:
+        """The model for requests that name none: the setting's, or that of the models folder's own file."""
+        default = self._default_model or named_default(self._models)
+        if default is None or default in opened:
+            return default
+        served = ", ".join(opened)
+        if self._default_model is not None:
+            raise SettingsError(f"default_model: {default!r} is not allowed: served are {served}")
+        raise SettingsError(
+            f"{self._models / DEFAULT_MODEL} names {default[:80]!r}, but served are {served}: write one of them into it, "
+            "or delete the file"
+        )
 
     def _reason(self, name: str, version: str, served: bool) -> str:
         refused_version, reason = self._refusals.get(name, (None, ""))

@@ -12,8 +12,8 @@ Table = Mapping[str, Mapping[int, Model]]
 class Registry:
     """The served models, by name and version; the highest version of a model is its default."""
 
-    def __init__(self, default_model: str | None = None) -> None:
-        self._default_model = default_model
+    def __init__(self) -> None:
+        self.default_model: str | None = None  # as the setting or the models folder names it
         self._table: Table = MappingProxyType({})
 
     @property
@@ -22,8 +22,8 @@ class Registry:
 
     @property
     def default_name(self) -> str | None:
-        """The model for requests that name none: the setting's, or the first by name."""
-        return self._default_model or next(iter(self._table), None)
+        """The model for requests that name none: the one that is set, or the first by name."""
+        return self.default_model or next(iter(self._table), None)
 
     def get(self, name: str | None, version: int | None) -> Model:
         """The model a request asks for."""

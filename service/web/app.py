@@ -75,7 +75,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     lifecycle, metrics, gatekeeper = Lifecycle(), Metrics(), Gatekeeper(settings)
     metrics.in_flight.set_function(lambda: lifecycle.in_flight)
     overrides = GateOverrides(StateFile(settings.state) if settings.state is not None else None)
-    registry = Registry(settings.default_model)
+    registry = Registry()
     opener = BundleOpener(settings, metrics, overrides, open_session)
     loader = Loader(settings, lifecycle, registry, opener, metrics)
     watcher = Watcher(settings.models, settings.watch_seconds, registry, loader)

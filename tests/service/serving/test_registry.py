@@ -16,7 +16,7 @@ from tests.conftest import BundleFolder, graph_bytes, make_bundle
 
 
 def load(models: Path, default_model: str | None = None) -> Registry:
-    registry = Registry(default_model)
+    registry = Registry()
     loader_of(registry, Settings(models=models, device="cpu", default_model=default_model)).load_all()
     return registry
 
@@ -65,6 +65,19 @@ def test_an_unknown_default_model_is_refused(models: Path, bundle_folder: Bundle
     assert bundle_folder.folder.is_dir()
     with pytest.raises(SettingsError, match="served are colours"):
         load(models, "nope")
+
+
+def test_the_models_folder_names_its_default(models: Path) -> None:
+    """The file default_model says who answers when none is named; the setting of the same name goes before it."""
+    make_bundle(models, "a", perturbed=False)
+    make_bundle(models, "b", perturbed=False)
+    (models / "default_model").write_text("b\n")
+    assert load(models).get(None, None).manifest.name == "b"
+    assert load(models, "a").get(None, None).manifest.name == "a"
+    for written, complaint in (("c", "names 'c', but served are a, b"), (" \n", "is empty"), ("\udcff", "cannot be read")):
+        (models / "default_model").write_bytes(written.encode(errors="surrogateescape"))
+        with pytest.raises(SettingsError, match=complaint):
+            load(models)
 
 
 def test_one_bad_bundle_refuses_all(models: Path, bundle_folder: BundleFolder) -> None:
