@@ -23,6 +23,8 @@ from training.metrics.mixed_traffic import OOD_SHARE, wrong_among_accepted
 Bools = NDArray[np.bool_]
 
 EVEN_ODDS = 0.0  # the log-odds of ½
+# What `foreign_only` keeps, and `balanced` at most as far as its budget reaches: the field's usual threshold.
+FAMILIAR = 0.95
 DIVISIONS = 41  # ways to divide a budget of refusals between the two thresholds, both ends included
 # Shares refused along the path of `risk_pair`, from strict to loose; closer together at the loose end, where it ends.
 PATH = tuple((step / 20) ** 2 for step in range(19, -1, -1))
@@ -75,6 +77,16 @@ class Refusals(NamedTuple):
         return self.unfamiliar | self.unsure
 
 
+def as_often(proxies: PairScores, ood: Mapping[str, PairScores]) -> PairScores:
+    """The proxies and images of the user's own sets; each set counts as much as the proxies, however large it is."""
+    n = len(proxies)
+    each = [scores.take(np.linspace(0, len(scores), n, endpoint=False).astype(np.int64)) for scores in ood.values()]
+    return PairScores(
+        np.concatenate([proxies.familiarity, *(scores.familiarity for scores in each)]),
+        np.concatenate([proxies.certainty, *(scores.certainty for scores in each)]),
+    )
+
+
 def refusals(pair: Pair, scores: PairScores) -> Refusals:
     """What a pair refuses, and why."""
     none = np.zeros(len(scores), np.bool_)
@@ -109,7 +121,7 @@ def accept_all_pair(why_default: str | None = None) -> Pair:
     return Pair(None, None, "refuses nothing" + ("" if why_default is None else f". {why_default}"))
 
 
-def foreign_only_pair(calibration: PairScores, keep: float = 0.95) -> Pair:
+def foreign_only_pair(calibration: PairScores, keep: float = FAMILIAR) -> Pair:
     """Familiarity alone, which keeps a share `keep` of the calibration images."""
     if not 0 < keep < 1:
         raise DataError(f"the share of images to keep is {keep:g}, expected one between 0 and 1, such as 0.95.")
@@ -141,13 +153,16 @@ def balanced_pair(
     half_a: PairScores | None = None,
     limit: float = 0.10,
     alpha: float = 0.05,
+    foreign: str = "OOD proxies",
 ) -> Pair:
     """Refuses up to a share `limit` of own images, divided so that the fewest accepted answers are wrong.
 
-    The Clopper–Pearson bound of both refusals together, on the calibration images, is at most `limit`. Of the ways to
-    divide this budget between the thresholds, that with the fewest wrong answers among the accepted images of 80 %
-    calibration images and 20 % proxies is taken. An answer that is more likely wrong than right is not accepted: the
-    certainty threshold is at least ½, unless that alone would take half of the budget.
+    The Clopper–Pearson bound of both refusals together, on the calibration images, is at most `limit`. Familiarity
+    refuses at least 5 % of them, or the whole budget where it is less: proxies are easier to tell apart than what will
+    come, and with few images chance decides the division. Of the ways to divide the rest, that with the fewest wrong
+    answers among the accepted images of 80 % calibration images and 20 % proxies is taken. An answer that is more
+    likely wrong than right is not accepted: the certainty threshold is at least ½, unless that alone would take half
+    of the budget. `foreign` says what the proxies are.
 
     The division is chosen on `half_a`. Chosen on all calibration images, it broke the bound in 9 % instead of 5 % of
     2,000 simulated draws of 600 images; on half of them, in 6 %.
@@ -166,21 +181,29 @@ def balanced_pair(
         )
     on = calibration if half_a is None else half_a
     budget_of_half = budget * len(on) // n
-    cuts = {budget_of_half * division // (DIVISIONS - 1) for division in range(DIVISIONS)}
+    least = min(budget_of_half, _unfamiliar_at_least(len(on)))
+    cuts = {least + (budget_of_half - least) * division // (DIVISIONS - 1) for division in range(DIVISIONS)}
     floor = EVEN_ODDS if np.sum(calibration.certainty <= EVEN_ODDS) <= budget / 2 else None
     divided = _best_division(budget_of_half, _refusing_each(cuts, on.familiarity), on, proxies, floor)
     by_familiarity = round(int(refusals(divided, on).unfamiliar.sum()) * budget / max(1, budget_of_half))
-    familiarity = _refusing_at_most(min(by_familiarity, budget), calibration.familiarity)
+    by_familiarity = min(budget, max(by_familiarity, _unfamiliar_at_least(n)))
+    familiarity = _refusing_at_most(by_familiarity, calibration.familiarity)
     found = _using_up(budget, familiarity, calibration, floor)
     unfamiliar, unsure = (int(part.sum()) for part in refusals(found, calibration))
-    wrong = "OOD proxies alone" if calibration.right is None else "misclassified images and OOD proxies"
+    wrong = f"{foreign} alone" if calibration.right is None else f"misclassified images and {foreign}"
     return Pair(
         found.familiarity,
         found.certainty,
         f"refuses {unfamiliar} of {n} calibration images as unfamiliar and {unsure} as unsure, a share whose upper "
-        f"bound (at {1 - alpha:g}) is at most {limit:.2%}; divided so that the fewest accepted answers are wrong on "
-        f"{1 - OOD_SHARE:.0%} calibration images and {OOD_SHARE:.0%} proxies ({wrong} count as wrong)",
+        f"bound (at {1 - alpha:g}) is at most {limit:.2%}; what familiarity leaves after its {1 - FAMILIAR:.0%} is "
+        f"divided so that the fewest accepted answers are wrong on {1 - OOD_SHARE:.0%} calibration images and "
+        f"{OOD_SHARE:.0%} {foreign} ({wrong} count as wrong)",
     )
+
+
+def _unfamiliar_at_least(n: int) -> int:
+    """How many of `n` own images familiarity refuses, where the budget reaches so far."""
+    return math.floor((1 - FAMILIAR) * n + 1e-9)
 
 
 def target_rejection_pair(traffic: PairScores, rate: float, unfamiliar: float, unsure: float) -> Pair:

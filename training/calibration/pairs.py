@@ -23,6 +23,7 @@ from training.calibration.pair_policies import (
     Pair,
     PairScores,
     accept_all_pair,
+    as_often,
     balanced_pair,
     foreign_only_pair,
     is_worse_than_accepting_all,
@@ -63,7 +64,9 @@ def make_pairs(
 ) -> MadePairs:
     """Every pair that these images allow; `own` are the calibration images."""
     notes: list[str] = []
-    made: dict[str, Pair] = {BALANCED: balanced_pair(own, proxies, own.take(halves.a))}
+    foreign = as_often(proxies, ood)
+    named = f"OOD images, from {', '.join(ood)} and proxies in equal parts" if ood else "OOD proxies"
+    made: dict[str, Pair] = {BALANCED: balanced_pair(own, foreign, own.take(halves.a), foreign=named)}
     if made[BALANCED].familiarity is None and made[BALANCED].certainty is None:
         notes.append(f"policy '{BALANCED}' {made[BALANCED].how}.")
 
@@ -74,12 +77,12 @@ def make_pairs(
             notes.append(f"left out {problem}")
 
     risk = RISK if wanted.risk is None else wanted.risk
-    add("risk", lambda: _risk_pair(own, halves, proxies, risk, wanted.alpha))
+    add("risk", lambda: _risk_pair(own, halves, foreign, risk, wanted.alpha))
     made["foreign_only"] = foreign_only_pair(own)
     if ood:
         made["ood_holdout"] = ood_holdout_pair(own, ood)
     warning = None
-    if is_worse_than_accepting_all(made[BALANCED], own, proxies):
+    if is_worse_than_accepting_all(made[BALANCED], own, foreign):
         warning = (
             "policy 'balanced' lets more wrong answers pass than no gate at all, on the calibration images and images "
             "made from them. The default is 'accept_all': NOTHING is refused. Check that labels and images belong "

@@ -74,7 +74,11 @@ def test_the_models_folder_names_its_default(models: Path) -> None:
     (models / "default_model").write_text("b\n")
     assert load(models).get(None, None).manifest.name == "b"
     assert load(models, "a").get(None, None).manifest.name == "a"
-    for written, complaint in (("c", "names 'c', but served are a, b"), (" \n", "is empty"), ("\udcff", "cannot be read")):
+    for written, complaint in (
+        ("c", "names 'c', but served are a, b"),
+        (" \n", "is empty"),
+        ("\udcff", "cannot be read"),
+    ):
         (models / "default_model").write_bytes(written.encode(errors="surrogateescape"))
         with pytest.raises(SettingsError, match=complaint):
             load(models)

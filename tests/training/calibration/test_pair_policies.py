@@ -9,6 +9,7 @@ from training.calibration.pair_policies import (
     Pair,
     PairScores,
     accept_all_pair,
+    as_often,
     accepted_by,
     balanced_pair,
     foreign_only_pair,
@@ -79,26 +80,51 @@ def test_budget_goes_to_the_half_that_finds_what_is_wrong():
     """Mistakes that are unsure take it for certainty, OOD proxies that are unfamiliar take it for familiarity."""
     random = np.random.default_rng(0)
     familiarity, certainty = random.random((2, 1_000))
-    mistaken_unsure = PairScores(familiarity, certainty, certainty > 0.05)
+    mistaken_unsure = PairScores(familiarity, certainty, certainty > 0.02)
     certain_proxies = PairScores(np.full(200, 2.0), np.full(200, 2.0))
     pair = balanced_pair(mistaken_unsure, certain_proxies)
-    assert int(refusals(pair, mistaken_unsure)[1].sum()) >= 50  # each of the 5 % that are wrong
-    assert wrong_among_accepted_by(pair, mistaken_unsure, None) == 0
+    assert wrong_among_accepted_by(pair, mistaken_unsure, None) == 0  # each of the 2 % that are wrong is refused
     unfamiliar_proxies = PairScores(random.random(200) * 0.08, certainty[:200])
     pair = balanced_pair(PairScores(familiarity, certainty), unfamiliar_proxies)
     assert not accepted_by(pair, unfamiliar_proxies).any()
     assert "OOD proxies alone count as wrong" in pair.how
 
 
+@pytest.mark.parametrize(("n", "least"), [(100, 4), (307, 15), (5_000, 250)])
+def test_familiarity_gets_the_usual_threshold_at_least(n, least):
+    """Whatever the proxies say, it refuses 5 % of own images: all of a budget that is smaller."""
+    random = np.random.default_rng(0)
+    familiarity, certainty = random.random((2, n))
+    own = PairScores(familiarity, certainty, certainty > 0.1)
+    easy = PairScores(np.full(50, -9.0), np.full(50, 9.0))  # any threshold catches them
+    assert int(refusals(balanced_pair(own, easy, own.take(np.arange(n // 2))), own).unfamiliar.sum()) == least
+
+
+def test_ood_images_that_are_given_count_as_much_as_proxies():
+    """A set that only a high threshold on familiarity catches raises it, whether it has 20 images or 2,000."""
+    random = np.random.default_rng(0)
+    familiarity, certainty = random.random((2, 1_000))
+    own = PairScores(familiarity, certainty, certainty > 0.02)
+    proxies = PairScores(np.full(200, -9.0), np.full(200, 9.0))
+    alone = balanced_pair(own, proxies)
+    assert alone.familiarity < 0.07
+    for n in (20, 2_000):
+        near = PairScores(np.full(n, 0.07), np.full(n, 9.0))
+        both = as_often(proxies, {"near": near})
+        assert len(both) == 400
+        assert (both.familiarity == 0.07).sum() == 200
+        assert balanced_pair(own, both).familiarity >= 0.07
+
+
 def test_balanced_pair_is_the_best_division_of_all():
-    """No other pair of thresholds that refuses as many, searched by brute force, leaves clearly fewer wrong answers."""
+    """No other pair that refuses as many, 5 % by familiarity, searched by brute force, leaves clearly fewer wrong answers."""
     random = np.random.default_rng(3)
     calibration, proxies = made(random, 300, 1_000), made(random, 100, 600, False)
     found = balanced_pair(calibration, proxies)
     allowed = int((~accepted_by(found, calibration)).sum())
     best = min(
         wrong_among_accepted_by(pair, calibration, proxies)
-        for a in np.quantile(calibration.familiarity, np.linspace(0, 0.1, 31))
+        for a in np.quantile(calibration.familiarity, np.linspace(0.05, 0.1, 31))
         for b in np.quantile(calibration.certainty, np.linspace(0, 0.1, 31))
         if (~accepted_by(pair := Pair(a, b, ""), calibration)).sum() <= allowed
     )
