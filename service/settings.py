@@ -35,7 +35,7 @@ class Settings(BaseSettings):
     models: Path = Field(Path("models"), description="Folder with the bundles to serve: MODELS/NAME/VERSION.")
     default_model: str | None = Field(
         None,
-        description="Model for requests that name none; unless given, the one that the file MODELS/default_model names, "
+        description="Model for requests that name none; unless given, the one named in the file MODELS/default_model, "
         "or the first by name.",
     )
     state: Path | None = Field(

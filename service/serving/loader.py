@@ -120,8 +120,8 @@ class Loader:
         if self._default_model is not None:
             raise SettingsError(f"default_model: {default!r} is not allowed: served are {served}")
         raise SettingsError(
-            f"{self._models / DEFAULT_MODEL} names {default[:80]!r}, but served are {served}: write one of them into it, "
-            "or delete the file"
+            f"{self._models / DEFAULT_MODEL} names {default[:80]!r}, but served are {served}: write one of them into "
+            "it, or delete the file"
         )
 
     def _reason(self, name: str, version: str, served: bool) -> str:

@@ -9,8 +9,8 @@ from training.calibration.pair_policies import (
     Pair,
     PairScores,
     accept_all_pair,
-    as_often,
     accepted_by,
+    as_often,
     balanced_pair,
     foreign_only_pair,
     is_worse_than_accepting_all,
@@ -117,7 +117,7 @@ def test_ood_images_that_are_given_count_as_much_as_proxies():
 
 
 def test_balanced_pair_is_the_best_division_of_all():
-    """No other pair that refuses as many, 5 % by familiarity, searched by brute force, leaves clearly fewer wrong answers."""
+    """No other pair that refuses as many, 5 % by familiarity, leaves clearly fewer wrong answers (by brute force)."""
     random = np.random.default_rng(3)
     calibration, proxies = made(random, 300, 1_000), made(random, 100, 600, False)
     found = balanced_pair(calibration, proxies)
