@@ -1,6 +1,7 @@
 """The bank of neighbours of a bundle: images that the model knows, as the last layers of its graph see them.
 
-They are training images where those are known. Of a model from elsewhere they are half of the calibration images.
+Where the training images are known, they are the middles of groups of them. Of a model from elsewhere they are half of
+the calibration images, each by itself: an image's own part in a middle could not be left out.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,7 @@ from training.graphs.neighbours import (
     BANK_SIZE,
     NEIGHBOUR_K,
     add_neighbours,
+    centres_of,
     choose_bank,
     has_neighbours,
     neighbour_similarity,
@@ -63,7 +65,8 @@ def with_bank(forward: onnx.ModelProto, shape: Input, evidence: Evidence) -> Wit
     except NoFeaturesError as problem:
         return WithBank(forward, evidence, f"no neighbours: {problem}")
     features, labels = found[chosen] if together else found, source.labels
-    bank = features[choose_bank(features, None if labels is None else labels[chosen], BANK_SIZE, SEED)]
+    rows = choose_bank(features, None if labels is None else labels[chosen], BANK_SIZE, SEED)
+    bank = features[rows] if known is None else centres_of(features, rows)
     scored = add_neighbours(forward, bank, min(NEIGHBOUR_K, len(bank) - 1))
     if known is not None:
         return WithBank(scored, evidence)

@@ -1,7 +1,7 @@
 """The `neighbours` score inside a forward graph: how similar an image is to its nearest images in a bank.
 
     bank = choose_bank(features, labels)
-    scored = add_neighbours(forward, features[bank], NEIGHBOUR_K)
+    scored = add_neighbours(forward, centres_of(features, bank), NEIGHBOUR_K)
 
 The score is the cosine similarity between the penultimate features of an image and the k-th nearest of the bank's rows
 (Sun et al. 2022, "Out-of-distribution detection with deep nearest neighbors", arXiv:2204.06507). The bank is an
@@ -23,6 +23,7 @@ from training.graphs.features import append_features, own_copy
 SIMILARITY, BANK = "neighbour_similarity", "neighbour_bank"
 # Chosen on calibration images: see training/LOG.md, 2026-11-18.
 BANK_SIZE, NEIGHBOUR_K = 512, 1
+CENTRE_PASSES = 15
 # The zero vector has no direction: its similarity to everything is 0, and never NaN.
 SMALLEST_NORM = 1e-12
 
@@ -94,6 +95,24 @@ def choose_bank(
         for label, share in zip(classes, shares, strict=True)
     ]
     return np.sort(np.concatenate(chosen))
+
+
+def centres_of(features: Features, chosen: NDArray[np.int64], passes: int = CENTRE_PASSES) -> Features:
+    """The chosen rows, each moved to the middle of the rows that are nearest to it (spherical k-means).
+
+    So a bank speaks for all rows and not for those alone that were drawn. Features count by their direction.
+    """
+    rows = _normalised(features.astype(np.float64)).astype(np.float32)
+    centres = rows[chosen]
+    for _ in range(passes if len(chosen) < len(rows) else 0):
+        nearest = np.concatenate(
+            [(part @ centres.T).argmax(axis=1) for part in np.array_split(rows, 1 + len(rows) // 1_000)]
+        )
+        sums = np.zeros(centres.shape, np.float64)
+        np.add.at(sums, nearest, rows)
+        moved = np.linalg.norm(sums, axis=1) > SMALLEST_NORM  # a centre that is nearest to none stays where it is
+        centres = np.where(moved[:, None], _normalised(sums), centres).astype(np.float32)
+    return centres
 
 
 def _shares(counts: NDArray[np.int64], size: int) -> NDArray[np.int64]:

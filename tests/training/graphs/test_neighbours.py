@@ -15,6 +15,7 @@ from training.graphs.neighbours import (
     BANK,
     SIMILARITY,
     add_neighbours,
+    centres_of,
     choose_bank,
     has_neighbours,
     neighbour_similarity,
@@ -149,6 +150,36 @@ def test_the_bank_holds_every_class_in_fair_parts(counts, size, seed):
     if not short.all():
         assert np.ptp(taken[~short]) <= 1
         assert taken.max() <= taken[~short].min() + 1
+
+
+def test_centres_are_the_middles_of_groups():
+    """Rows of four tight groups: whichever four start, one of each, the centres are the groups' mean directions."""
+    random = np.random.default_rng(0)
+    middles = np.eye(4, 6)
+    groups = [middle + random.normal(0, 0.02, (25, 6)) for middle in middles]
+    rows = (np.concatenate(groups) * random.uniform(0.1, 9, (100, 1))).astype(np.float32)  # lengths do not count
+    centres = centres_of(rows, np.array([3, 30, 60, 90]))
+    for centre, group in zip(centres, np.split(rows, 4), strict=True):
+        mean = (group / np.linalg.norm(group, axis=1, keepdims=True)).mean(axis=0)
+        np.testing.assert_allclose(centre, mean / np.linalg.norm(mean), atol=1e-5)
+
+
+def test_centres_speak_for_all_rows():
+    """On average rows are more similar to their nearest centre than to the nearest row that was drawn, of as many."""
+    random = np.random.default_rng(1)
+    rows = random.normal(size=(600, 8)).astype(np.float32)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    chosen, others = np.arange(40), np.arange(40, 600)
+    centres = centres_of(rows, chosen)
+    np.testing.assert_allclose(np.linalg.norm(centres, axis=1), 1, atol=1e-5)
+    assert (unit[others] @ centres.T).max(axis=1).mean() > (unit[others] @ unit[chosen].T).max(axis=1).mean() + 0.02
+
+
+def test_of_few_rows_each_is_its_own_centre():
+    """Where all rows are chosen, or several are equal, the bank holds them as they are, with length 1."""
+    rows = np.array([[2, 0], [0, 3], [0, 3]], np.float32)
+    np.testing.assert_array_equal(centres_of(rows, np.arange(3)), [[1, 0], [0, 1], [0, 1]])
+    np.testing.assert_array_equal(centres_of(np.repeat(rows, 2, axis=0), np.array([0, 2, 4])), [[1, 0], [0, 1], [0, 1]])
 
 
 def test_a_bank_without_labels_is_drawn_from_all_rows():
