@@ -201,8 +201,12 @@ def _data_of_folder(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def next_command(options: FitOptions, recipe: Recipe) -> str:
-    """The command that exports the run as the next version of its model; no version is overwritten."""
-    name = "".join(c if c.isalnum() else "-" for c in recipe.data.dataset.lower())
+    """The command that exports the run as the next version of its model; no version is overwritten.
+
+    A run on a folder names its model: folders are often called alike (`photos`), or like a model that is served.
+    """
+    model = recipe.data.dataset if options.folder is None else options.out.resolve().name
+    name = "".join(c if c.isalnum() else "-" for c in model.lower())
     taken = [int(folder.name) for folder in Path("models", name).glob("*") if folder.name.isdecimal()]
     command = ["confgate-train", "export", str(options.out), "--out", f"models/{name}/{max(taken, default=0) + 1}"]
     if options.data_root != Path("data"):

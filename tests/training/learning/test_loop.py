@@ -293,3 +293,15 @@ def test_the_next_command_names_a_version_that_is_free(tmp_path, monkeypatch):
             (tmp_path / "models" / "cifar10" / name).mkdir(parents=True)
         expected = f"confgate-train export runs/a --out models/cifar10/{free}"
         assert next_command(options, load_recipe("compact-cifar10")) == expected
+
+
+def test_the_next_command_names_the_model_of_a_folder_after_its_run(tmp_path, monkeypatch):
+    """Photos in a folder that is called like a model that is served do not become a version of that model."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "clothing" / "1").mkdir(parents=True)
+    options = FitOptions(
+        *("compact-cifar10", Path("runs/mine"), 0, (), Path("data"), tmp_path / "clothing", None, None, None),
+        *("cpu", "fp32", False, 0, 60.0),
+    )
+    recipe = load_recipe("compact-cifar10", ["data.dataset=clothing"])
+    assert next_command(options, recipe) == "confgate-train export runs/mine --out models/mine/1"
