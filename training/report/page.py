@@ -117,16 +117,21 @@ def _two_questions(data: ReportData) -> str:
     """What the gate asks, and what it refuses of the model's own images for each reason."""
     pair = data.default_pair
     assert pair is not None
-    asked = [
-        f"<b>{name}</b> {'refuses nothing' if threshold is None else f'must be above {float(sigmoid(threshold)):.4f}'}"
-        for name, threshold in (("Familiarity", pair.pair.familiarity), ("Certainty", pair.pair.certainty))
-    ]
+    familiarity, certainty = (
+        f"{name} may be anything: nothing is refused as <b>{reason}</b>"
+        if threshold is None
+        else f"{name} must be above {float(sigmoid(threshold)):.4f}, else the image is refused as <b>{reason}</b>"
+        for name, threshold, reason in (
+            ("<b>Familiarity</b>", pair.pair.familiarity, "unfamiliar"),
+            ("<b>Certainty</b>", pair.pair.certainty, "unsure"),
+        )
+    )
     refused = pair.own_refusals
     return (
-        f"The gate asks two questions about each image. Is it like the images the model gets right? {asked[0]}, else "
-        f"the image is refused as <b>unfamiliar</b>. Is the model sure of its answer? {asked[1]}, else the image is "
-        f"refused as <b>unsure</b> (policy <code>{escape(pair.policy)}</code>). Of the model's own kind of images it "
-        f"refuses {refused.unfamiliar.mean():.1%} as unfamiliar and {refused.unsure.mean():.1%} as unsure."
+        f"The gate asks two questions about each image. Is it like the images the model gets right? {familiarity}. "
+        f"Is the model sure of its answer? {certainty} (policy <code>{escape(pair.policy)}</code>). Of the model's "
+        f"own kind of images it refuses {refused.unfamiliar.mean():.1%} as unfamiliar and {refused.unsure.mean():.1%} "
+        f"as unsure."
     )
 
 
