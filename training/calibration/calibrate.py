@@ -23,7 +23,7 @@ from service.model.scores import (
     score_images,
 )
 from training.calibration.epsilon import choose_epsilon, choose_epsilon_ood, epsilon_images, note_few, too_few_to_tell
-from training.calibration.familiarity import FEWEST_CORRECT, Familiarity, learn_familiarity, witnesses_of
+from training.calibration.familiarity import FEWEST_CORRECT, Familiarity, learn_familiarity, weights_by, witnesses_of
 from training.calibration.halves import Halves, halves_of
 from training.calibration.open_graphs import OpenGraphs
 from training.calibration.pair_policies import PairScores
@@ -128,7 +128,8 @@ def calibrate_graphs(
     ood = {name: graphs.run(images.calibration, epsilon, f"scoring {name}") for name, images in evidence.ood.items()}
     if right is None:
         notes[UNLABELLED] = None
-    familiarity = _familiarity(graphs, outputs, right, halves, ood, notes)
+    proxies = graphs.run_forward(_proxies(in_distribution, graphs), "scoring OOD proxies")
+    familiarity = _familiarity(graphs, outputs, right, halves, proxies, ood, notes)
     scores: dict[ScoreName, Score] = {}
     own: dict[ScoreName, Floats] = {}
     theirs = None if traffic is None else graphs.run(traffic.images, epsilon, "scoring traffic")
@@ -146,7 +147,7 @@ def calibrate_graphs(
     pairs = make_pairs(
         PairScores(own["typicality"], own["certainty"], right),
         halves,
-        pair_scores(scores, graphs.run_forward(_proxies(in_distribution, graphs), "scoring OOD proxies")),
+        pair_scores(scores, proxies),
         {name: pair_scores(scores, rows) for name, rows in ood.items()},
         wanted,
     )
@@ -183,6 +184,7 @@ def _familiarity(
     outputs: Outputs,
     right: NDArray[np.bool_] | None,
     halves: Halves,
+    proxies: Outputs,
     ood: Mapping[str, Outputs],
     notes: dict[str, None],
 ) -> Familiarity:
@@ -196,19 +198,20 @@ def _familiarity(
         reference = halves.a
     names = witnesses_of(graphs.scores)
     values: dict[ScoreName, Floats] = {name: score_images(name, outputs) for name in names}
+    weights = weights_by(values, {name: score_images(name, proxies) for name in names})
     if ood and len(names) > 1:
         theirs: dict[ScoreName, Floats] = {
             name: np.concatenate([score_images(name, rows) for rows in ood.values()]) for name in names
         }
 
         def combined(scores: Mapping[ScoreName, Floats], kept: Sequence[ScoreName]) -> Floats:
-            learnt = learn_familiarity({name: values[name] for name in kept}, reference)
+            learnt = learn_familiarity({name: values[name] for name in kept}, reference, weights)
             return learnt.typicality.reference.log_odds({name: scores[name] for name in kept})
 
         for name in dropped_witnesses(values, theirs, combined):
             notes[f"familiarity does without {name}: the OOD images given are told apart better without it."] = None
             del values[name]
-    return learn_familiarity(values, reference)
+    return learn_familiarity(values, reference, weights)
 
 
 def _proxies(images: AnyImages, graphs: OpenGraphs) -> ProxyImages:

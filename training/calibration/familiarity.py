@@ -5,6 +5,7 @@ neighbours. No single one is right for every model. `service.model.typicality` s
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +14,11 @@ from numpy.typing import NDArray
 from service.model.references import Typicality
 from service.model.scores import Floats, ScoreName
 from service.model.typicality import lowest_of, quantiles_of
+from training.metrics.detection import auroc
 
 WITNESSES: tuple[ScoreName, ...] = ("confidence", "energy", "neighbours")
-# How much a witness's rank counts beside the others; training/LOG.md has what was tried.
-WEIGHTS: Mapping[ScoreName, float] = {"neighbours": 0.2}
+# How much neighbours count where another witness is better; training/LOG.md has what was tried.
+LESS = 0.2
 FEWEST_CORRECT = 20  # with fewer correctly classified images, all calibration images are the reference
 
 
@@ -33,12 +35,29 @@ def witnesses_of(scores: Iterable[ScoreName]) -> tuple[ScoreName, ...]:
     return tuple(name for name in WITNESSES if name in present)
 
 
-def learn_familiarity(scores: Mapping[ScoreName, Floats], reference: NDArray[np.int64]) -> Familiarity:
+def weights_by(own: Mapping[ScoreName, Floats], proxies: Mapping[ScoreName, Floats]) -> dict[ScoreName, float]:
+    """How much each witness's rank counts; the weights that are not 1.
+
+    Neighbours count less, unless they tell OOD proxies from calibration images better than every other witness does:
+    they are poor in a small network that was trained from scratch, and the best in one that was pretrained on photos.
+    """
+    worth = {name: auroc(own[name], proxies[name]) for name in own}
+    neighbours = worth.pop("neighbours", None)
+    if neighbours is None or not worth or neighbours > max(worth.values()):
+        return {}
+    return {"neighbours": LESS}
+
+
+def learn_familiarity(
+    scores: Mapping[ScoreName, Floats],
+    reference: NDArray[np.int64],
+    weights: Mapping[ScoreName, float] = MappingProxyType({}),
+) -> Familiarity:
     """Ranks every calibration image among those with the indices `reference`.
 
-    An image of the reference is compared with the others, not with itself.
+    An image of the reference is compared with the others, not with itself. A witness has the weight 1 unless given.
     """
-    weights = weights_of(scores)
+    weights = {name: weight for name, weight in weights.items() if name in scores} if len(scores) > 1 else {}
     ranks: dict[str, Floats] = {name: _ranks_among_others(values[reference]) for name, values in scores.items()}
     lowest = lowest_of(ranks, {str(name): weight for name, weight in weights.items()})
     typicality = Typicality(
@@ -50,12 +69,6 @@ def learn_familiarity(scores: Mapping[ScoreName, Floats], reference: NDArray[np.
     own = typicality.reference.log_odds({str(name): values for name, values in scores.items()})
     own[reference] = _log_odds(_ranks_among_others(lowest))
     return Familiarity(typicality, own)
-
-
-def weights_of(witnesses: Iterable[ScoreName]) -> dict[ScoreName, float]:
-    """The weights that are not 1; a witness that is alone needs none."""
-    names = tuple(witnesses)
-    return {name: WEIGHTS[name] for name in names if name in WEIGHTS} if len(names) > 1 else {}
 
 
 def _ranks_among_others(values: Floats) -> Floats:

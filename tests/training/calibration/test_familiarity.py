@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.model.scores import Floats, ScoreName, sigmoid
-from training.calibration.familiarity import WEIGHTS, learn_familiarity, witnesses_of
+from training.calibration.familiarity import LESS, learn_familiarity, weights_by, witnesses_of
 from training.calibration.halves import FEWEST_TO_SPLIT, halves_of
 
 
@@ -52,14 +52,25 @@ def test_a_weight_makes_a_witness_count_less() -> None:
     for name in scores:
         scores[name][0] = scores[name][1] = 0.0
     scores["neighbours"][0] = scores["energy"][1] = -1.9
-    learnt = learn_familiarity(scores, np.arange(2, 1_000))
-    assert learnt.typicality.weights == {"confidence": 1.0, "energy": 1.0, "neighbours": WEIGHTS["neighbours"]}
+    learnt = learn_familiarity(scores, np.arange(2, 1_000), {"neighbours": 0.2})
+    assert learnt.typicality.weights == {"confidence": 1.0, "energy": 1.0, "neighbours": 0.2}
     assert learnt.own[0] > learnt.own[1]
 
 
 def test_a_witness_that_is_alone_needs_no_weight() -> None:
     """Only beside others can a witness count less."""
-    assert learn_familiarity({"neighbours": np.arange(30.0)}, np.arange(30)).typicality.weights is None
+    alone = learn_familiarity({"neighbours": np.arange(30.0)}, np.arange(30), {"neighbours": 0.2})
+    assert alone.typicality.weights is None
+
+
+@pytest.mark.parametrize(("shift", "weights"), [(1.0, {"neighbours": LESS}), (2.0, {"neighbours": LESS}), (3.0, {})])
+def test_neighbours_count_fully_where_they_are_the_best_witness(shift: float, weights: dict[str, float]) -> None:
+    """OOD proxies that lie lower in neighbours than in any other witness give them the full weight."""
+    own, proxies = _scores(1_000, seed=4), _scores(400, seed=5)
+    for name, by in (("confidence", 1.5), ("energy", 2.0), ("neighbours", shift)):
+        proxies[name] = np.sort(own[name])[:400] - by
+    assert weights_by(own, proxies) == weights
+    assert weights_by({"neighbours": own["neighbours"]}, {"neighbours": proxies["neighbours"]}) == {}
 
 
 @given(st.integers(20, 60), st.integers(1, 3))
