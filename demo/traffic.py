@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from demo.answers import Answer
-from demo.images import Deck, ImageSet
+from demo.images import KNOWN, Deck, ImageSet
 
 SENDERS = 4
 TIMEOUT_SECONDS = 30
@@ -116,7 +116,7 @@ class Traffic:
 
 def _ask(connection: http.client.HTTPConnection, png: bytes) -> dict[str, Any] | str:
     """The answer to one image, or the reason why there is none."""
-    connection.request("POST", "/v1/predict?top_k=1", png, {"Content-Type": "image/png"})
+    connection.request("POST", f"/v1/predict?model={KNOWN}&top_k=1", png, {"Content-Type": "image/png"})
     response = connection.getresponse()
     body = response.read()
     if response.status != http.HTTPStatus.OK:

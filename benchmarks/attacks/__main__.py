@@ -25,6 +25,7 @@ from benchmarks.serving.processes import busy_share, free_port, running
 from service.serving.budgets import bodies_megabytes, decoding_megabytes
 
 WARM_UP_REQUESTS = 20
+MODEL = "cifar10"  # what is asked, where the models folder has it: its network costs little beside the attacks
 
 
 @contextmanager
@@ -32,6 +33,8 @@ def served(checkout: Path, models: Path, out: Path, descriptors: int) -> Iterato
     """The service of a checkout: its process and its port."""
     port = free_port()
     command = [sys.executable, "-m", "service", "serve", "--models", str(models), "--port", str(port)]
+    if (models / MODEL).is_dir():
+        command += ["--default-model", MODEL]
     if descriptors:
         command = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *command]
     log = out / "service.log"
