@@ -147,7 +147,7 @@ def _of_run(given: Given) -> FinishedClassifier:
             commands=chain(run.made_by, given.command),
             resolved_recipe=resolved(run.recipe),
         ),
-        f"A `{run.recipe.network.name}` network trained on {run.recipe.data.dataset}.",
+        f"Network `{run.recipe.network.name}`, trained on {run.recipe.data.dataset}.",
         known,
         images.notes,
     )

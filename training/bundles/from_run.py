@@ -120,7 +120,7 @@ def _card(manifest: Manifest, run: TrainedRun, parity: float, epsilon_how: str) 
     if run.branch_left_out:
         confidence += " (it was trained beside one that did not change it, and is exported alone)"
     what = (
-        f"A `{recipe.network.name}` network with {confidence}, trained on {recipe.data.dataset}: "
+        f"Network `{recipe.network.name}` with {confidence}, trained on {recipe.data.dataset}: "
         f"{sizes['train']:,} training, {sizes['validation']:,} validation, {sizes['calibration']:,} calibration "
         f"and {sizes['test']:,} test images, all disjoint."
     )

@@ -50,7 +50,7 @@ def _model(data: ReportData) -> str:
     if is_imported(data.manifest):
         return f"An ONNX classifier, imported from {made.recipe.partition(' ')[2]}"
     trained_on = made.data.partition(", splits ")[0]
-    return f"A {data.network} network, trained on {title_of(trained_on)}"
+    return f"Network {data.network}, trained on {title_of(trained_on)}"
 
 
 def _cards(data: ReportData) -> str:
