@@ -171,9 +171,7 @@ def test_in_any_batch_mix_answers_differ_by_less_than_1e_5(client, model):
         assert answer["confidence"] == pytest.approx(confidence, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("photo", "label", "reason"), [("shoes.jpg", "shoes", None), ("cat.png", None, "unfamiliar")]
-)
+@pytest.mark.parametrize(("photo", "label", "reason"), [("shoes.jpg", "shoes", None), ("cat.png", None, "unfamiliar")])
 def test_clothing_answers_when_no_model_is_named(client, photo, label, reason):
     """The README's curl, which names no model, is answered by clothing: it knows shoes, and no cats."""
     image = (ROOT / "examples" / photo).read_bytes()

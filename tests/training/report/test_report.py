@@ -88,8 +88,8 @@ def test_the_figures_at_the_top_are_those_of_the_gate(folder, data):
     assert data.best.name in page
 
 
-def test_the_map_has_every_image_in_its_colour_and_both_thresholds(data):
-    """Three kinds with their shares by reason, points where answers show them, and a line for each threshold."""
+def test_the_map_has_every_image_in_its_colour_and_the_thresholds(data):
+    """Three kinds with their shares by reason, points where answers show them, a line for each threshold that is set."""
     (axes,) = familiarity_certainty_map(data).axes
     kinds = {text.get_text().split(" (")[0].split(":")[0]: text.get_text() for text in axes.get_legend().get_texts()}
     right = data.default.right
@@ -109,9 +109,12 @@ def test_the_map_has_every_image_in_its_colour_and_both_thresholds(data):
     assert {tuple(np.round(point, 9)) for point in shown} <= points
     assert len({tuple(drawn.get_facecolors()[0][:3]) for drawn in axes.collections}) == 3
     pair = data.manifest.pairs.policies["balanced"]
-    wanted = [float(sigmoid(one)) for one in (pair.familiarity, pair.certainty) if one is not None]
-    assert len(wanted) == 2
-    assert [line.get_ydata()[0] if i == 0 else line.get_xdata()[0] for i, line in enumerate(axes.lines)] == wanted
+    assert pair.familiarity is not None
+    familiarity, *certainty = axes.lines
+    assert familiarity.get_ydata()[0] == float(sigmoid(pair.familiarity))
+    assert [line.get_xdata()[0] for line in certainty] == [
+        float(sigmoid(one)) for one in (pair.certainty,) if one is not None
+    ]
 
 
 def test_curves_on_mixed_traffic_are_those_of_every_score_and_the_pair(data):
