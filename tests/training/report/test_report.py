@@ -89,7 +89,7 @@ def test_the_figures_at_the_top_are_those_of_the_gate(folder, data):
 
 
 def test_the_map_has_every_image_in_its_colour_and_the_thresholds(data):
-    """Three kinds with their shares by reason, points where answers show them, a line for each threshold that is set."""
+    """Three kinds with their shares by reason, points where answers show them, a line for each threshold."""
     (axes,) = familiarity_certainty_map(data).axes
     kinds = {text.get_text().split(" (")[0].split(":")[0]: text.get_text() for text in axes.get_legend().get_texts()}
     right = data.default.right
