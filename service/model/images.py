@@ -100,8 +100,9 @@ def fit(image: Image.Image, target: Input) -> Pixels:
         # The largest middle part with the target's proportions, less what crop_fraction cuts off.
         scale = min(image.width / target.width, image.height / target.height) * target.crop_fraction
         width, height = target.width * scale, target.height * scale
-        left, top = (image.width - width) / 2, (image.height - height) / 2
-        box = (left, top, left + width, top + height)
+        # Rounding may put an edge of the part outside the image, by so little that Pillow alone would notice.
+        left, top = max(0.0, (image.width - width) / 2), max(0.0, (image.height - height) / 2)
+        box = (left, top, min(image.width, left + width), min(image.height, top + height))
         if box != (0, 0, *size):
             image = image.resize(size, resample, box=box)
     # As np.asarray would do it, without asking the image for its mode and shape.

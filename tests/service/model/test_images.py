@@ -5,14 +5,14 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from service.errors import InvalidImage, RequestError, TooLarge
 from service.model.bundle import Input
 from service.model.headers import FORMATS
-from service.model.images import decode, fit_array
+from service.model.images import decode, fit, fit_array
 from tests.properties import examples
 
 SAME = Input(width=6, height=4, resize="stretch", interpolation="bilinear")
@@ -151,6 +151,21 @@ def test_fit_crop_takes_the_middle() -> None:
     frame[2:6, 2:6] = 7
     closer = Input(width=4, height=4, resize="fit_crop", interpolation="bilinear", crop_fraction=0.5)
     assert (fit_array(frame, closer) == 7).all()
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    size=st.tuples(st.integers(1, 300), st.integers(1, 300)),
+    target=st.tuples(st.integers(1, 300), st.integers(1, 300)),
+    crop=st.sampled_from([1.0, 0.875]),
+)
+@example(size=(29, 34), target=(224, 224), crop=1.0)
+@example(size=(34, 29), target=(224, 224), crop=1.0)
+def test_fit_crop_takes_images_of_any_size(size: tuple[int, int], target: tuple[int, int], crop: float) -> None:
+    """Whatever the proportions of image and target, one colour stays that colour in an image of the target's size."""
+    rule = Input(width=target[0], height=target[1], resize="fit_crop", interpolation="bilinear", crop_fraction=crop)
+    pixels = fit(Image.new("RGB", size, (10, 100, 200)), rule)
+    assert np.array_equal(pixels, np.full((target[1], target[0], 3), (10, 100, 200)))
 
 
 def test_stretch_uses_the_whole_image() -> None:
