@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from service.model.contract import USUAL_MARGIN, DecodeMargin
 from training.errors import RecipeError
 
 FOLDER = Path(__file__).parent / "recipes"
@@ -60,6 +61,7 @@ class Data(Section):
     resize: Literal["stretch", "fit_crop"] = "stretch"
     interpolation: Literal["nearest", "bilinear", "bicubic"] = "bicubic"
     crop_fraction: float = Field(1.0, gt=0, le=1)  # only for fit_crop: see service.model.bundle.Input
+    decode_margin: DecodeMargin = USUAL_MARGIN  # of JPEG files, at a reduced scale: likewise
     # "weights": as network.weights expect, which also fill mean, std, size and crop (`training.networks.weights`).
     normalisation: Literal["measured", "imagenet", "weights"] = "measured"
     mean: Channels | None = None

@@ -66,7 +66,8 @@ def describe(bundle: "Bundle") -> str:
         *(f"  made by    {command}" for command in made.commands),
         *_describe_recipe(made.resolved_recipe or {}),
         f"  input      {size.width}×{size.height} RGB, {size.resize}, {size.interpolation}"
-        + (f", crop fraction {size.crop_fraction}" if size.crop_fraction < 1 else ""),
+        + (f", crop fraction {size.crop_fraction}" if size.crop_fraction < 1 else "")
+        + f", decode margin {size.decode_margin if size.decode_margin == 'full' else f'{size.decode_margin:g}'}",
         *([] if manifest.max_batch is None else [f"  batch      at most {manifest.max_batch}"]),
         f"  labels     {len(manifest.labels)}: {', '.join(manifest.labels)}",
         f"  softmax    at temperature {manifest.temperature}",

@@ -202,7 +202,8 @@ def _parse(path: Path) -> Manifest:
         field = ".".join(str(part) for part in first["loc"] if part != "[key]") or "the whole"
         found = "nothing" if first["type"] == "missing" else _shortened(first["input"])
         more = f" (and {len(others)} more problems)" if others else ""
-        raise BundleError(path, field, found, first["msg"] + more) from error
+        wanted = first["msg"].removeprefix("Value error, ").removeprefix("expected ")
+        raise BundleError(path, field, found, wanted + more) from error
 
 
 def _shortened(value: object) -> str:

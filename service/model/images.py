@@ -5,6 +5,7 @@ is read from the bytes, not from the Content-Type.
 """
 
 import io
+import math
 import struct
 import zlib
 from collections.abc import Iterator
@@ -52,10 +53,7 @@ def upright(encoded: bytes, target: Input, max_pixels: int, header: Header | Non
     if plain is not None:
         return plain
     with _opened(encoded, max_pixels, header) as image:
-        # JPEG can decode at 1/2, 1/4 or 1/8 for a fraction of the time; twice the target leaves the
-        # resampling below enough to work with. The longer side is used for both, because EXIF may rotate the image.
-        side = 2 * round(max(target.width, target.height) / target.crop_fraction)
-        image.draft(None, (side, side))
+        _reduce(image, needed_side(target))
         ImageOps.exif_transpose(image, in_place=True)  # not in place, it would copy every image that needs no rotation
         rgb = _to_rgb(image)
         rgb.load()  # here, where the decoder's errors are explained
@@ -65,10 +63,29 @@ def upright(encoded: bytes, target: Input, max_pixels: int, header: Header | Non
 def shrink(encoded: bytes, side: int, max_pixels: int, header: Header | None = None) -> Pixels:
     """The whole of an encoded image, upright and RGB, no side longer than `side`: its pixels and nothing else."""
     with _opened(encoded, max_pixels, header) as image:
-        image.draft(None, (2 * side, 2 * side))
+        _reduce(image, needed_side(side))
         rgb = _to_rgb(ImageOps.exif_transpose(image))
         rgb.thumbnail((side, side), Image.Resampling.LANCZOS)
         return np.asarray(rgb, np.uint8)
+
+
+def needed_side(target: Input | int) -> int | None:
+    """What both sides of a JPEG must keep when it is decoded at a reduced scale; None: it is decoded at full size.
+
+    An integer is the side to which `shrink` brings an image.
+    """
+    if isinstance(target, int):
+        return 2 * target
+    if target.decode_margin == "full":
+        return None
+    # The longer side counts for both, because EXIF may rotate the image.
+    return math.ceil(target.decode_margin * round(max(target.width, target.height) / target.crop_fraction))
+
+
+def _reduce(image: Image.Image, side: int | None) -> None:
+    """Has a JPEG decoded at 1/2, 1/4 or 1/8, which leaves out most of the work after entropy decoding."""
+    if side is not None:
+        image.draft(None, (side, side))
 
 
 @contextmanager

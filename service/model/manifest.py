@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 import numpy.typing as npt
 from pydantic import AfterValidator, AwareDatetime, Field, JsonValue, PositiveInt, model_validator
 
-from service.model.contract import Contract, FileName, Name, PolicyName, Rate, Text
+from service.model.contract import USUAL_MARGIN, Contract, DecodeMargin, FileName, Name, PolicyName, Rate, Text
 from service.model.pairs import Pairs
 from service.model.references import Display, Histogram, Typicality
 from service.model.scores import (
@@ -68,6 +68,9 @@ class Input(Contract):
     interpolation: Literal["nearest", "bilinear", "bicubic"]
     # fit_crop scales the image to size / crop_fraction before it cuts the middle out (ImageNet: 224 / 256).
     crop_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    # A JPEG is decoded at 1/2, 1/4 or 1/8 if its sides are then still so many times what resizing needs; "full": never.
+    # Older bundles do not have it: they were calibrated, and are served, with this default.
+    decode_margin: DecodeMargin = USUAL_MARGIN
 
     @model_validator(mode="after")
     def _stretch_cuts_nothing(self) -> Self:

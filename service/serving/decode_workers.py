@@ -54,8 +54,8 @@ class DecodeWorkers:
 
     def submit(self, job: Job, deadline: float) -> None:
         """From any thread; raises where the image takes too much memory, or would not be decoded by its deadline."""
-        if job.header.decode_bytes > self._limits.memory_bytes:
-            needed, allowed = job.header.decode_bytes, self._limits.memory_bytes
+        if job.memory_bytes > self._limits.memory_bytes:
+            needed, allowed = job.memory_bytes, self._limits.memory_bytes
             raise TooLarge(
                 f"decoding the image takes about {needed // 1_000_000} MB of memory; {allowed // 1_000_000} MB are "
                 "allowed (the setting `decoding_mb`): send a smaller image"
@@ -122,8 +122,8 @@ class DecodeWorkers:
         with self._changed:
             while not self._closed:
                 self._waiting = [job for job in self._waiting if not job.is_over()]
-                room = self._limits.memory_bytes - sum(job.header.decode_bytes for job in self._running)
-                job = next((job for job in self._waiting if job.header.decode_bytes <= room), None)
+                room = self._limits.memory_bytes - sum(job.memory_bytes for job in self._running)
+                job = next((job for job in self._waiting if job.memory_bytes <= room), None)
                 if job is not None:
                     self._waiting.remove(job)
                     self._running.append(job)

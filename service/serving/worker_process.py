@@ -19,7 +19,7 @@ from pydantic_core import to_json
 import service
 from service.errors import InvalidImage, RequestError, TooLarge
 from service.model.headers import Header
-from service.model.images import Pixels
+from service.model.images import Pixels, needed_side
 from service.model.manifest import Input
 from service.serving.budgets import LOOK_SECONDS
 from service.serving.decode_worker import INVALID, JOB, PID, PIXELS, REPLY, read_exactly
@@ -50,9 +50,12 @@ class Job:
     target: Input | None = None
     side: int | None = None
     seconds: float = 0.0  # about how long it takes
+    memory_bytes: int = 0  # about how much memory
 
     def __post_init__(self) -> None:
         self.seconds = self.header.decode_seconds
+        wanted = self.target if self.side is None else self.side
+        self.memory_bytes = self.header.decode_bytes(None if wanted is None else needed_side(wanted))
 
 
 class Nursery:

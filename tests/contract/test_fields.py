@@ -159,7 +159,7 @@ def test_each_field_is_needed(models: Path, kind: str) -> None:
     for path in {leaf[: i + 1] for leaf, _ in leaves(original) for i in range(len(leaf))}:
         # These have defaults, which are what this bundle says.
         edges = ("edges", "familiarity_edges", "certainty_edges")
-        if path[-1] in ("external_data", "crop_fraction", *edges) or isinstance(path[-1], int):
+        if path[-1] in ("external_data", "crop_fraction", "decode_margin", *edges) or isinstance(path[-1], int):
             continue
         (folder.folder / "bundle.json").write_text(json.dumps(original))
         folder.rewrite(remove_field(path))

@@ -143,6 +143,7 @@ def test_an_import_is_made_again_from_its_card(place: Path) -> None:
         place,
         "confgate-train import-onnx brightness.onnx --labels labels.txt --calibration photos --test 'held out' "
         "--layout nhwc --mean 0.5 0.5 0.5 --std 0.25 0.25 0.25 --resize fit_crop --crop-fraction 0.9 "
+        "--decode-margin 4 "
         "--out models/brightness/1",
         "confgate-train calibrate models/brightness/1 --data 'held out' --tpr 90 --out models/brightness/2",
         f"confgate-train calibrate '{place}/models/brightness/2' --traffic photos --target-rejection 0.2 "
@@ -163,8 +164,10 @@ def test_an_import_is_made_again_from_its_card(place: Path) -> None:
     options = provenance.resolved_recipe or {}
     assert (options["mean"], options["std"], options["layout"]) == ([0.5] * 3, [0.25] * 3, "nhwc")
     assert (options["resize"], options["crop_fraction"], options["labels"]) == ("fit_crop", 0.9, list(LABELS))
+    assert (options["decode_margin"], made.manifest.input.decode_margin) == (4, 4)
     assert str(place.parent) not in json.dumps(made.manifest.model_dump(mode="json"))
     shown = run(place, ["confgate", "bundle", "inspect", "models/brightness/3"])
     for line in pasted.splitlines():
         assert f"  made by    {line}\n" in shown
     assert "layout=nhwc" in shown
+    assert "fit_crop, bilinear, crop fraction 0.9, decode margin 4" in shown

@@ -39,6 +39,8 @@ def test_changes_reach_every_section():
         ("data.calibration=1.5", "data.calibration = 1.5: expected a number of images from 1, or a fraction"),
         ("data.folder=photos", "data: images of a folder may have any size: data.size (--size) must say"),
         ("data.crop_fraction=0.9", "data: data.crop_fraction is only for data.resize=fit_crop"),
+        ("data.decode_margin=0.5", 'data.decode_margin = 0.5: expected a number from 1, or "full"'),
+        ("data.decode_margin=none1", "data.decode_margin = 'none1': expected a number from 1"),
         ("optimiser.epochs", "expected section.field=value"),
         ("data.dataset.name=x", "'dataset' is a value, not a section"),
     ],
@@ -62,7 +64,7 @@ def test_an_unknown_recipe_lists_those_there_are(tmp_path):
 def test_recipes_of_earlier_runs_stay_readable():
     """A recorded recipe without the fields that were added since is completed with their defaults."""
     fields = load_recipe("compact-cifar10").model_dump(mode="json")
-    recent = ("folder", "test", "size", "resize", "interpolation", "crop_fraction", "normalisation")
+    recent = ("folder", "test", "size", "resize", "interpolation", "crop_fraction", "decode_margin", "normalisation")
     fields["data"] = {key: value for key, value in fields["data"].items() if key not in recent}
     del fields["augment"]["smallest_area"]
     assert parse_recipe(fields) == load_recipe("compact-cifar10")

@@ -10,6 +10,7 @@ from training.cli.options import Alpha, CalibrationOod, DataRoot, Out, Risk, Tpr
 from training.cli.reading import (
     Channels,
     CropFraction,
+    DecodeMarginOption,
     Interpolation,
     LayoutOption,
     Mean,
@@ -18,9 +19,9 @@ from training.cli.reading import (
     Resize,
     SizeOption,
     Std,
-    check_resize,
     preprocessing_of,
     read_labels,
+    resize_rule,
     size_of,
 )
 from training.cli.typed import typed
@@ -57,18 +58,17 @@ def import_onnx(
     resize: Resize = "stretch",
     crop_fraction: CropFraction = 1.0,
     interpolation: Interpolation = "bilinear",
+    decode_margin: DecodeMarginOption = "2",
 ) -> None:
     """Turn any ONNX image classifier into a bundle with a gate that says why it refuses: unfamiliar, or unsure.
 
     Example: `confgate-train import-onnx resnet18.onnx --labels labels.txt --calibration photos --out models/resnet/1`
     """
-    from service.model.bundle import Input
     from training.bundles.from_onnx import import_onnx as run_import
     from training.calibration.policies import Wanted
     from training.graphs.foreign.classifier import Reading
 
-    check_resize(resize, crop_fraction)
-    rule = Input(width=1, height=1, resize=resize, crop_fraction=crop_fraction, interpolation=interpolation)
+    rule = resize_rule(resize, crop_fraction, interpolation, decode_margin)
     names = read_labels(labels)
     wanted = Wanted(tuple(tpr or (95,)), risk, alpha)
     reading = Reading(preprocessing_of(mean, std, pixel_range, channels), layout, size_of(size), output)

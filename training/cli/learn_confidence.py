@@ -11,6 +11,7 @@ from training.cli.options import Alpha, CalibrationOod, DataRoot, Out, Risk, Tpr
 from training.cli.reading import (
     Channels,
     CropFraction,
+    DecodeMarginOption,
     Interpolation,
     LayoutOption,
     Mean,
@@ -19,9 +20,9 @@ from training.cli.reading import (
     Resize,
     SizeOption,
     Std,
-    check_resize,
     preprocessing_of,
     read_labels,
+    resize_rule,
     size_of,
 )
 from training.cli.typed import typed
@@ -75,6 +76,7 @@ def learn_confidence(
     resize: Resize = "stretch",
     crop_fraction: CropFraction = 1.0,
     interpolation: Interpolation = "bilinear",
+    decode_margin: DecodeMarginOption = "2",
     hidden: Annotated[str, typer.Option(help="Widths of the branch's hidden layers.")] = "512,256,128",
     budget: Annotated[
         float, typer.Option(min=0.001, help="β: the mean of -log c on ordinary images that the fit aims at.")
@@ -95,14 +97,12 @@ def learn_confidence(
 
     `confgate-train learn-confidence resnet18.onnx --labels labels.txt --data photos --out models/resnet18/1`
     """
-    from service.model.bundle import Input
     from training.bundles.finished_classifier import Given
     from training.bundles.learn_confidence import learn_confidence as run
     from training.calibration.policies import Wanted
     from training.graphs.foreign.classifier import Reading
     from training.learning.branch_fit import BranchSettings
 
-    check_resize(resize, crop_fraction)
     given = Given(
         model=model,
         command=typed(context),
@@ -114,7 +114,7 @@ def learn_confidence(
         trained_on=trained_on,
         labels=None if labels is None else read_labels(labels),
         reading=Reading(preprocessing_of(mean, std, pixel_range, channels), layout, size_of(size), output),
-        resize=Input(width=1, height=1, resize=resize, crop_fraction=crop_fraction, interpolation=interpolation),
+        resize=resize_rule(resize, crop_fraction, interpolation, decode_margin),
     )
     settings = BranchSettings(hidden=_widths(hidden), budget=budget, seed=seed)
     with counting_images(console, "learning confidence"), tempfile.TemporaryDirectory() as weights:

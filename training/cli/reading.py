@@ -1,5 +1,6 @@
 """Options that say how an ONNX file is read: shared by `import-onnx` and `learn-confidence`."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,6 +10,7 @@ from training.cli.channel_values import channel_values
 from training.errors import DataError
 
 if TYPE_CHECKING:  # keeps --help fast
+    from service.model.bundle import Input
     from training.graphs.foreign.preprocessing import Order, Preprocessing
 
 Mean = Annotated[
@@ -44,6 +46,14 @@ CropFraction = Annotated[
     float, typer.Option(help="With fit_crop: what part of the scaled image is kept (224/256 = 0.875).")
 ]
 Interpolation = Annotated[Literal["nearest", "bilinear", "bicubic"], typer.Option()]
+DecodeMarginOption = Annotated[
+    str,
+    typer.Option(
+        "--decode-margin",
+        help="Large JPEGs are decoded at 1/2, 1/4 or 1/8 if their sides are then still so many times what resizing "
+        "needs; full: always at full size.",
+    ),
+]
 
 
 def preprocessing_of(mean: str | None, std: str | None, pixel_range: float, channels: "Order") -> "Preprocessing":
@@ -94,9 +104,39 @@ def read_labels(text: str) -> tuple[str, ...]:
     return names
 
 
-def check_resize(resize: str, crop_fraction: float) -> None:
-    """What the bundle's own contract would refuse, before anything is computed."""
+def resize_rule(
+    resize: Literal["stretch", "fit_crop"],
+    crop_fraction: float,
+    interpolation: Literal["nearest", "bilinear", "bicubic"],
+    decode_margin: str,
+) -> "Input":
+    """How images become the graph's input, whose size is not known yet.
+
+    What the bundle's own contract would refuse is an error before anything is computed.
+    """
+    from service.model.bundle import Input
+
     if not 0 < crop_fraction <= 1:
         raise DataError(f"--crop-fraction is {crop_fraction:g}, expected a share up to 1, such as 0.875.")
     if resize == "stretch" and crop_fraction != 1:
         raise DataError("--crop-fraction is for --resize fit_crop: give both, or neither.")
+    return Input(
+        width=1,
+        height=1,
+        resize=resize,
+        crop_fraction=crop_fraction,
+        interpolation=interpolation,
+        decode_margin=_margin_of(decode_margin),
+    )
+
+
+def _margin_of(text: str) -> "float | Literal['full']":
+    if text == "full":
+        return "full"
+    try:
+        margin = float(text)
+    except ValueError:
+        margin = 0.0
+    if not 1 <= margin < math.inf:
+        raise DataError(f"--decode-margin is {text!r}, expected a number from 1, such as 2, or full.")
+    return margin

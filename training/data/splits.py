@@ -227,6 +227,7 @@ def _input(data: Data, images: Images | FolderImages | None) -> Input:
         resize=data.resize,
         interpolation=data.interpolation,
         crop_fraction=data.crop_fraction,
+        decode_margin=data.decode_margin,
     )
 
 

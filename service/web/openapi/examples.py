@@ -133,6 +133,7 @@ MODEL: dict[str, Any] = {
                 "resize": "stretch",
                 "interpolation": "bicubic",
                 "crop_fraction": 1.0,
+                "decode_margin": 2.0,
             },
             "max_batch": None,
             "labels": ["airplane", "cat", "dog", "horse"],

@@ -89,6 +89,10 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "unknown resize": (lambda raw: raw["input"].update(resize="squash"), "input.resize: found 'squash'"),
     "crop and stretch": (lambda raw: raw["input"].update(crop_fraction=0.9), "crop_fraction is only for"),
+    "no decode margin": (
+        lambda raw: raw["input"].update(decode_margin=0.5),
+        'input.decode_margin: found 0.5, expected a number from 1, or "full"',
+    ),
     "default score": (lambda raw: raw["default"].update(score="odin"), "default.score odin is not in scores"),
     "default policy": (lambda raw: raw["default"].update(policy="risk"), "default.policy risk is not in"),
     "evaluation policy": (lambda raw: raw["evaluation"][0].update(policy="tpr95"), "policy tpr95 names no score"),

@@ -75,8 +75,20 @@ def test_cost_grows_with_pixels_and_scans() -> None:
     """The estimates keep their order: a scan, a pixel and a part more never cost less."""
     small, large = Header("JPEG", 100, 100), Header("JPEG", 4000, 3000)
     assert small.decode_seconds < large.decode_seconds < Header("JPEG", 4000, 3000, passes=10).decode_seconds
-    assert read_header(wide_webp()).decode_bytes > 40_000_000 * 12
-    assert Header("JPEG", 4000, 3000).decode_bytes < Header("JPEG", 4000, 3000, passes=10).decode_bytes
+    assert read_header(wide_webp()).decode_bytes(None) > 40_000_000 * 12
+    assert Header("JPEG", 4000, 3000).decode_bytes(512) < Header("JPEG", 4000, 3000, passes=10).decode_bytes(512)
+
+
+def test_a_jpeg_costs_the_memory_of_the_size_it_is_decoded_at() -> None:
+    """Both sides must keep what is needed; the coefficients of all components of a progressive file are always kept."""
+    photo = Header("JPEG", 4000, 3000)
+    reductions = {None: 1, 3000: 1, 1501: 1, 1500: 2, 751: 2, 750: 4, 376: 4, 375: 8, 100: 8}
+    assert {side: photo.reduction(side) for side in reductions} == reductions
+    assert [photo.decode_bytes(side) for side in (None, 1500, 750)] == [96_000_000, 24_000_000, 6_000_000]
+    assert Header("JPEG", 60_000, 600).reduction(512) == 1
+    assert Header("PNG", 4000, 3000).reduction(100) == 1
+    cmyk = read_header(encoded(Image.new("CMYK", (640, 480)), "JPEG", progressive=True))
+    assert cmyk.decode_bytes(60) - 2 * cmyk.metadata_bytes == 640 * 480 * 8 + 640 * 480 // 64 * 8
 
 
 @settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
@@ -94,4 +106,4 @@ def test_no_bytes_break_the_reader(data: st.DataObject) -> None:
     except RequestError:
         return
     assert header.decode_seconds >= 0
-    assert header.decode_bytes >= 0
+    assert header.decode_bytes(data.draw(st.sampled_from((None, 2, 100)))) >= 0

@@ -2,17 +2,18 @@
 
 import contextlib
 import io
+from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageOps
 
 from service.errors import InvalidImage, RequestError, TooLarge
 from service.model.bundle import Input
-from service.model.headers import FORMATS
-from service.model.images import decode, fit, fit_array
+from service.model.headers import FORMATS, read_header
+from service.model.images import decode, fit, fit_array, needed_side, upright
 from tests.properties import examples
 
 SAME = Input(width=6, height=4, resize="stretch", interpolation="bilinear")
@@ -176,14 +177,79 @@ def test_stretch_uses_the_whole_image() -> None:
     assert fit_array(halves, rule)[:, :, 0].tolist() == [[0, 200], [0, 200]]
 
 
-def test_a_large_jpeg_decoded_at_a_fraction_shows_the_same() -> None:
-    """Decoding a large JPEG at reduced scale differs from full decoding by little on a smooth picture."""
-    y, x = np.mgrid[0:400, 0:600]
-    smooth = np.stack([x * 255 // 600, y * 255 // 400, (x + y) * 255 // 1000], axis=-1).astype(np.uint8)
-    photo = encoded(Image.fromarray(smooth), "JPEG", quality=95)
-    target = Input(width=24, height=16, resize="stretch", interpolation="bicubic")
-    full = fit_array(np.asarray(Image.open(io.BytesIO(photo)).convert("RGB")), target)
-    assert np.abs(decode(photo, target, 10**6).astype(int) - full).max() <= 4
+def photo_of(width: int, height: int, mode: str, **options: object) -> bytes:
+    """A JPEG with a gradient in each channel."""
+    y, x = np.mgrid[0:height, 0:width] / max(width, height)
+    smooth = (255 * np.stack([x, y, (x + y) / 2], axis=-1)).astype(np.uint8)
+    return encoded(Image.fromarray(smooth).convert(mode), "JPEG", quality=95, **options)
+
+
+SIDES = st.integers(1, 900)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(
+    size=st.tuples(SIDES, SIDES),
+    mode=st.sampled_from(["RGB", "L", "CMYK"]),
+    progressive=st.booleans(),
+    subsampling=st.integers(0, 2),
+    orientation=st.integers(1, 8),
+    target=st.tuples(st.integers(1, 24), st.integers(1, 24)),
+    crop=st.sampled_from([None, 1.0, 0.875, 0.5]),
+    interpolation=st.sampled_from(["bilinear", "bicubic"]),
+    margin=st.one_of(st.sampled_from([1, 2]), st.floats(1, 6)),
+)
+def test_a_jpeg_decoded_at_a_reduced_scale_shows_the_same(
+    size: tuple[int, int],
+    mode: str,
+    progressive: bool,
+    subsampling: int,
+    orientation: int,
+    target: tuple[int, int],
+    crop: float | None,
+    interpolation: Literal["bilinear", "bicubic"],
+    margin: float,
+) -> None:
+    """Photos of all sizes and kinds: the scale is the one that was foretold, leaves the margin, and changes little."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    photo = photo_of(*size, mode, progressive=progressive, subsampling=subsampling, exif=exif)
+    resize: Literal["stretch", "fit_crop"] = "stretch" if crop is None else "fit_crop"
+    rule = Input(
+        width=target[0],
+        height=target[1],
+        resize=resize,
+        interpolation=interpolation,
+        crop_fraction=crop or 1.0,
+        decode_margin=margin,
+    )
+    whole = rule.model_copy(update={"decode_margin": "full"})
+    full, reduced = upright(photo, whole, 10**6), upright(photo, rule, 10**6)
+    scale = read_header(photo).reduction(needed_side(rule))
+    assert reduced.size == tuple(-(-side // scale) for side in full.size)
+    assert scale == 1 or min(reduced.size) >= margin * round(max(target) / rule.crop_fraction)
+    by_pillow = ImageOps.exif_transpose(Image.open(io.BytesIO(photo))).convert("RGB")
+    assert np.array_equal(np.asarray(full), np.asarray(by_pillow))
+    if scale == 1:
+        assert np.array_equal(fit(reduced, rule), fit(full, whole))
+    # The reduced image may show some pixels beyond the last, where the sides are no multiples of the scale.
+    beyond = 255 * (scale - 1) / max(size)
+    assert np.abs(fit(reduced, rule).astype(int) - fit(full, whole)).max() <= 8 + beyond
+
+
+def test_a_bundle_without_a_decode_margin_has_that_of_all_before_it() -> None:
+    """Twice what resizing needs, as it was before the field: other margins and full size give other pixels."""
+    noise = np.random.default_rng(0).integers(0, 256, (96, 128, 3), np.uint8)
+    photo = encoded(Image.fromarray(noise), "JPEG", quality=95)
+    rule = Input(width=10, height=12, resize="stretch", interpolation="bicubic")
+    with Image.open(io.BytesIO(photo)) as image:
+        image.draft(None, (24, 24))
+        assert image.size == (32, 24)
+        assert np.array_equal(decode(photo, rule, 10**6), fit(image.convert("RGB"), rule))
+    margins: tuple[float | Literal["full"], ...] = (1, 2, 4, "full")
+    found = [decode(photo, rule.model_copy(update={"decode_margin": margin}), 10**6) for margin in margins]
+    assert np.array_equal(found[1], decode(photo, rule, 10**6))
+    assert len({pixels.tobytes() for pixels in found}) == len(margins)
 
 
 @settings(max_examples=examples(150))

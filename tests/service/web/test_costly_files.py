@@ -2,8 +2,9 @@
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,16 @@ def predict(client: httpx.Client, body: bytes, **query: Any) -> httpx.Response:
 
 def client_of(folder: Path, *flags: str) -> Iterator[httpx.Client]:
     make_bundle(folder / "models")
-    service = Service(folder / "models", *flags).wait_until_serving()
-    with httpx.Client(base_url=service.url, timeout=60, trust_env=False) as client:
-        yield client
-    service.stop()
+    yield from serving(folder / "models", *flags)
+
+
+def serving(models: Path, *flags: str) -> Generator[httpx.Client]:
+    service = Service(models, *flags).wait_until_serving()
+    try:
+        with httpx.Client(base_url=service.url, timeout=60, trust_env=False) as client:
+            yield client
+    finally:
+        service.stop()
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +76,22 @@ def test_a_file_that_would_cost_too_much_is_413_with_the_limit(
     assert answer.status_code == 413, answer.text
     assert says in answer.json()["detail"]
     assert predict(as_shipped, RED).json()["predictions"][0]["label"] == "red"
+
+
+def test_a_jpeg_is_limited_by_the_memory_of_the_scale_it_is_decoded_at(tmp_path: Path) -> None:
+    """A photo that fits at a reduced scale is answered; one that wants it whole says what that takes."""
+    make_bundle(tmp_path / "models", "reduced")
+    make_bundle(tmp_path / "models", "whole", change=lambda raw: raw["input"].update(decode_margin="full"))
+    photo = encoded(Image.new("RGB", (4000, 3000), (200, 20, 20)), "JPEG")
+    with closing(serving(tmp_path / "models", "--decoding-mb", "64")) as clients:
+        client = next(clients)
+        reduced, whole = (predict(client, photo, model=model) for model in ("reduced", "whole"))
+        smaller = predict(client, encoded(Image.new("RGB", (2000, 1500)), "JPEG"), model="whole")
+        shown = [model["versions"][0]["input"]["decode_margin"] for model in client.get("/v1/models").json()["models"]]
+    assert reduced.json()["predictions"][0]["label"] == "red"
+    assert (whole.status_code, smaller.status_code) == (413, 200)
+    assert "decoding the image takes about 96 MB of memory; 64 MB are allowed" in whole.json()["detail"]
+    assert shown == [2.0, "full"]
 
 
 @pytest.mark.parametrize("kind", ["TIFF", "BMP"])

@@ -67,6 +67,7 @@ def instead(command: str, option: str, value: str) -> str:
         (instead(IMPORT, "--out", "notes.txt/new/1"), ["--out is notes.txt/new/1, but", "notes.txt is a file"]),
         (f"{IMPORT} --crop-fraction 0.8", ["--crop-fraction is for --resize fit_crop"]),
         (f"{IMPORT} --resize fit_crop --crop-fraction 2", ["--crop-fraction is 2, expected a share up to 1"]),
+        (f"{IMPORT} --decode-margin 0.5", ["--decode-margin is '0.5', expected a number from 1, such as 2, or full"]),
         (f"{IMPORT} --std 0 1 1", ["--std is '0,1,1', expected values above 0"]),
         (instead(CALIBRATE, "--data", "nowhere"), ["'nowhere'", "--data"]),
         (instead(CALIBRATE, "--data", "empty"), ["--data empty holds no images"]),

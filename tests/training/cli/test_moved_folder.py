@@ -23,6 +23,7 @@ extends = "compact-cifar10"
 resize = "fit_crop"
 crop_fraction = 0.9
 interpolation = "bilinear"
+decode_margin = "full"
 normalisation = "imagenet"
 calibration = 0.3
 """
@@ -71,7 +72,8 @@ def test_data_changes_the_data_of_a_recipe_and_nothing_else(trained):
     assert (data["resize"], data["crop_fraction"], data["interpolation"]) == ("fit_crop", 0.9, "bilinear")
     assert data["normalisation"] == "imagenet"
     assert (data["validation"], data["calibration"], data["test"]) == (0.1, 0.3, 0.15)
-    assert load_bundle(trained.bundle).manifest.input.crop_fraction == 0.9
+    served = load_bundle(trained.bundle).manifest.input
+    assert (served.crop_fraction, served.decode_margin) == (0.9, "full")
 
 
 def test_a_bundle_keeps_hashes_of_its_training_images_and_nothing_more(trained):
