@@ -23,6 +23,7 @@ ConfgateError
     │   └── MemoryBudgetExceeded 429 bodies in flight take the memory that is allowed
     ├── InferenceFailed      500 the model failed on this batch
     ├── StateNotSaved        500 a change could not be kept, and was not made
+    ├── GraphUnavailable     503 a graph that is opened at its first use cannot be opened
     ├── NotReady             503 no model is loaded yet, or the service is shutting down
     └── DeadlineExceeded     504 the answer would come too late
 
@@ -122,6 +123,9 @@ class InferenceFailed(RequestError): ...
 
 
 class StateNotSaved(RequestError): ...
+
+
+class GraphUnavailable(RequestError): ...
 
 
 class NotReady(RequestError): ...

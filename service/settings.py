@@ -86,6 +86,18 @@ class Settings(BaseSettings):
         256, ge=8, le=4096, description="Longest side, in pixels, at which an image is kept; larger ones are shrunk."
     )
     max_batch: int = Field(32, ge=1, le=4096, description="Most images in one inference batch.")
+    batch_mb: int = Field(
+        32,
+        ge=1,
+        le=1_000_000,
+        description="Most megabytes that a graph takes for one batch on a CPU, beside its weights; batches of large "
+        "images hold fewer than max_batch.",
+    )
+    open_perturbed: Annotated[Literal["first-use", "load"], BeforeValidator(_word)] = Field(
+        "first-use",
+        description="When the graph for preprocessed scores takes its memory: first-use (it is checked when the model "
+        "is loaded, and opened again by the first request that needs it) or load.",
+    )
     max_queue_images: int = Field(
         512, ge=1, le=1_000_000, description="Most images that wait in one queue; beyond that requests get 429."
     )

@@ -4,7 +4,7 @@ What a session says of its device is what ONNX Runtime reports after opening it,
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -15,12 +15,17 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _state
 
 from service.cpus import usable_cpus
 from service.errors import BundleError, DeviceError
+from service.memory import resident_memory, return_freed_memory
 from service.model.bundle import Bundle, GraphName
 from service.model.images import Pixels
 from service.model.scores import Outputs
 from service.settings import Device as Device  # part of this interface: what a session may be asked to run on
 
 ActiveDevice = Literal["cuda", "cpu"]
+
+# Memory that the values inside the graph may take for one batch, unless the setting `batch_mb` says otherwise. Batches
+# that fit into a CPU's caches are computed faster than larger ones.
+BATCH_BYTES = 32_000_000
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 # TF32 would round the scores away from those the thresholds were calibrated on.
@@ -46,6 +51,11 @@ class Session(Protocol):
         """What the runtime itself reports to be using."""
         ...
 
+    @property
+    def largest_batch(self) -> int:
+        """Most images to compute at once: what was asked for, or fewer if they would take too much memory."""
+        ...
+
     def run(self, images: Pixels) -> Outputs:
         """Outputs by name, one row for each image of uint8 [N, H, W, 3]."""
         ...
@@ -54,7 +64,9 @@ class Session(Protocol):
 class SessionOpener(Protocol):
     """How a bundle's graphs are opened: `open_session`, or a stand-in for tests."""
 
-    def __call__(self, bundle: Bundle, graph: GraphName, device: Device, threads: int, max_batch: int) -> Session: ...
+    def __call__(
+        self, bundle: Bundle, graph: GraphName, device: Device, threads: int, max_batch: int, batch_bytes: int
+    ) -> Session: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,7 @@ class OnnxSession:
     buckets: tuple[int, ...] = ()
     # Most images that the graph takes at once, as bundle.json says; more are run one part after the other.
     max_batch: int | None = None
+    largest_batch: int = 1
 
     def run(self, images: Pixels) -> Outputs:
         n = len(images)
@@ -86,9 +99,18 @@ class OnnxSession:
 
 
 def open_session(
-    bundle: Bundle, graph: GraphName, device: Device = "auto", threads: int = 0, max_batch: int = 32
+    bundle: Bundle,
+    graph: GraphName,
+    device: Device = "auto",
+    threads: int = 0,
+    max_batch: int = 32,
+    batch_bytes: int = BATCH_BYTES,
 ) -> OnnxSession:
-    """Opens a bundle's graph, checks it against the contract, and warms up every batch size it will pad to."""
+    """Opens a bundle's graph, checks it against the contract, and warms it up.
+
+    On CUDA with every batch size that it will pad to, on a CPU with batches up to the largest that it finds to fit
+    into `batch_bytes`.
+    """
     max_batch = bundle.manifest.batch_of(max_batch)
     wanted = choose_providers(device, onnxruntime.get_available_providers())
     runtime = open_runtime(bundle, bundle.graph(graph), wanted, threads, bundle.graph_path(graph))
@@ -108,8 +130,11 @@ def open_session(
         buckets=_buckets(max_batch) if active == "cuda" else (),
         max_batch=bundle.manifest.max_batch,
     )
-    _warm_up(session, bundle, max_batch)
-    return session
+    if active == "cuda":
+        for n in session.buckets:
+            _try_batch(session, bundle, n)
+        return replace(session, largest_batch=max_batch)
+    return replace(session, largest_batch=_largest_batch(session, bundle, max_batch, batch_bytes))
 
 
 def choose_providers(device: Device, available: Sequence[str]) -> list[str | tuple[str, dict[str, str]]]:
@@ -147,6 +172,10 @@ def open_runtime(bundle: Bundle, graph: bytes, providers: list[Any], threads: in
     # Spinning threads would use that CPU between two batches.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    if providers == [CPU]:
+        # A memory pattern is one block for each batch size, beside what the first batch of that size took. Without, all
+        # sizes share that memory, at the same speed.
+        options.enable_mem_pattern = False
     # From memory: ONNX Runtime would map the file, and use whatever is written into it later.
     weights = bundle.weights()
     if weights:
@@ -221,14 +250,30 @@ def _buckets(max_batch: int) -> tuple[int, ...]:
     return tuple(powers)
 
 
-def _warm_up(session: OnnxSession, bundle: Bundle, max_batch: int) -> None:
+def _largest_batch(session: OnnxSession, bundle: Bundle, max_batch: int, batch_bytes: int) -> int:
+    """Runs ever larger batches until the next one would take more memory than is allowed.
+
+    Only running a graph tells what its values take: ONNX Runtime chooses which of them are in memory at once.
+    """
+    return_freed_memory()  # what was freed is resident: a batch that uses it again would seem to take nothing
+    before, taken, largest = resident_memory(), 0, 1
+    for n in _buckets(max_batch):
+        if n > 1 and 2 * taken > batch_bytes:
+            break
+        _try_batch(session, bundle, n)
+        largest, now = n, resident_memory()
+        if before is not None and now is not None:
+            taken = max(taken, now - before)
+    return largest
+
+
+def _try_batch(session: OnnxSession, bundle: Bundle, n: int) -> None:
     size = bundle.manifest.input
-    for n in session.buckets or (1, max_batch):
-        try:
-            outputs = session.run(np.zeros((n, size.height, size.width, 3), np.uint8))
-        except RUNTIME_ERRORS as error:
-            raise BundleError(bundle.folder, "warm-up", f"a graph that fails ({error})", "answers") from error
-        for name, rows in outputs.items():
-            # The shapes in a graph's header are only a promise.
-            if len(rows) != n or not np.isfinite(rows).all():
-                raise BundleError(bundle.folder, f"warm-up: {name}", f"{rows.shape} or not finite", f"{n} rows")
+    try:
+        outputs = session.run(np.zeros((n, size.height, size.width, 3), np.uint8))
+    except RUNTIME_ERRORS as error:
+        raise BundleError(bundle.folder, "warm-up", f"a graph that fails ({error})", "answers") from error
+    for name, rows in outputs.items():
+        # The shapes in a graph's header are only a promise.
+        if len(rows) != n or not np.isfinite(rows).all():
+            raise BundleError(bundle.folder, f"warm-up: {name}", f"{rows.shape} or not finite", f"{n} rows")

@@ -216,6 +216,8 @@ class Batcher(Generic[Row]):
                 batch = self._take()
             if batch:
                 self._compute(batch)
+        except RequestError as error:  # it says itself what to tell, and was logged
+            _fail_all(batch, error)
         except Exception as error:
             # Whatever a batch raises must not end the thread.
             log.error("a batch failed", exc_info=error, extra={"images": len(batch)})

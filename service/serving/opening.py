@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from service.errors import BundleError
+from service.memory import return_freed_memory
 from service.model.bundle import Bundle, load_bundle
 from service.model.gate import OutputReader, Reading, gates_of, pairs_of
-from service.model.manifest import GraphName
+from service.model.manifest import GraphName, Manifest
+from service.model.scores import PREPROCESSED_SCORES
 from service.model.session import Session, SessionOpener, open_session
 from service.serving.batcher import Batcher
+from service.serving.budgets import MEGABYTE
 from service.serving.gate_overrides import GateOverrides, show
 from service.serving.metrics import Metrics, ModelMetrics
+from service.serving.on_demand import OnDemandSession, is_open
 from service.serving.registry import Table
 from service.serving.served_model import Model
 from service.settings import Settings
@@ -49,7 +53,7 @@ class BundleOpener:
 
         `check` is called between the steps, and may raise to end them.
         """
-        started, settings = time.perf_counter(), self._settings
+        started = time.perf_counter()
         try:
             bundle = load_bundle(folder)
             manifest = bundle.manifest
@@ -57,16 +61,53 @@ class BundleOpener:
             if same_version is not None and same_version.manifest == manifest:
                 return None
             sessions: dict[GraphName, Session] = {}
-            for graph in manifest.graphs:
+            # A perturbed graph first: where it is closed again, its memory is free when the other is opened.
+            for graph in sorted(manifest.graphs, key="forward".__eq__):
                 check()
-                sessions[graph] = self._open_session(
-                    bundle, graph, settings.device, settings.threads, manifest.batch_of(settings.max_batch)
-                )
+                sessions[graph] = self._open_graph(bundle, graph, served)
         except OSError as error:
             raise BundleError(
                 error.filename or folder, "file", f"none ({error.strerror})", "a readable file"
             ) from error
-        return OpenedBundle(bundle.without_files(), sessions, time.perf_counter() - started)
+        bundle = bundle.without_files()
+        return_freed_memory()
+        return OpenedBundle(bundle, sessions, time.perf_counter() - started)
+
+    def _open_graph(self, bundle: Bundle, graph: GraphName, served: Table) -> Session:
+        settings, manifest = self._settings, bundle.manifest
+
+        def opened(bundle: Bundle, max_batch: int) -> Session:
+            limit = settings.batch_mb * MEGABYTE
+            return self._open_session(bundle, graph, settings.device, settings.threads, max_batch, limit)
+
+        session = opened(bundle, manifest.batch_of(settings.max_batch))
+        if graph == "forward" or self._stays_open(manifest, served):
+            return session
+        folder, batch = bundle.folder, session.largest_batch
+
+        def reopen() -> Session:
+            started = time.perf_counter()
+            found = load_bundle(folder)
+            if found.manifest != manifest:
+                raise BundleError(folder, "file", "another bundle than was loaded", "no change, or a load")
+            session = opened(found, batch)
+            del found
+            return_freed_memory()
+            seconds = round(time.perf_counter() - started, 3)
+            told = {"model": manifest.name, "version": manifest.version, "graph": graph, "seconds": seconds}
+            log.info("graph opened", extra=told)
+            return session
+
+        return OnDemandSession(session, f"{graph} of {manifest.name} {manifest.version}", reopen)
+
+    def _stays_open(self, manifest: Manifest, served: Table) -> bool:
+        """Whether a perturbed graph is open from the start: requests for it come certainly, or came until now."""
+        versions = served.get(manifest.name, {}).values()
+        return (
+            self._settings.open_perturbed == "load"
+            or manifest.default.score in PREPROCESSED_SCORES
+            or any("perturbed" in model.open_graphs for model in versions)
+        )
 
     def make_model(self, opened: OpenedBundle) -> Model:
         """A model that is ready for requests.
@@ -87,6 +128,8 @@ class BundleOpener:
                 "version": manifest.version,
                 "device": device,
                 "providers": providers,
+                "largest_batch": {graph: session.largest_batch for graph, session in sessions.items()},
+                "open": [graph for graph, session in sessions.items() if is_open(session)],
                 "seconds": round(opened.seconds, 3),
             },
         )
@@ -97,7 +140,9 @@ class BundleOpener:
             )
         override = self._overrides.override_of(manifest)
         gates, pairs = gates_of(manifest), pairs_of(manifest)
-        model = Model(opened.bundle, queues, gates, pairs, metrics, settings.device, device, override=override)
+        model = Model(
+            opened.bundle, sessions, queues, gates, pairs, metrics, settings.device, device, override=override
+        )
         show(model)
         return model
 
@@ -107,7 +152,7 @@ class BundleOpener:
         queue: Batcher[Reading] = Batcher(
             lambda images: read(session.run(images)),
             name=f"{manifest.name}-{manifest.version}-{graph}",
-            max_batch=manifest.batch_of(self._settings.max_batch),
+            max_batch=session.largest_batch,
             max_queue=limit,
             observer=metrics.queue(graph, limit, lambda: queue.images),
         )

@@ -9,9 +9,10 @@ from service.model.bundle import Bundle
 from service.model.gate import CUSTOM, Gate, Reading
 from service.model.manifest import GraphName, Manifest
 from service.model.scores import ScoreName
-from service.model.session import ActiveDevice, Device
+from service.model.session import ActiveDevice, Device, Session
 from service.serving.batcher import Batcher
 from service.serving.metrics import ModelMetrics
+from service.serving.on_demand import is_open
 
 
 class Leases:
@@ -60,6 +61,7 @@ class Model:
     """One served version of a bundle."""
 
     bundle: Bundle
+    sessions: Mapping[GraphName, Session]
     queues: Mapping[GraphName, Batcher[Reading]]
     gates: Mapping[ScoreName, Mapping[str, Gate]]
     pairs: Mapping[str, Gate]
@@ -72,6 +74,11 @@ class Model:
     @property
     def manifest(self) -> Manifest:
         return self.bundle.manifest
+
+    @property
+    def open_graphs(self) -> list[GraphName]:
+        """The graphs that take their memory now."""
+        return [graph for graph, session in self.sessions.items() if is_open(session)]
 
     @property
     def default_gate(self) -> Gate:

@@ -43,6 +43,7 @@ OUTCOMES: dict[type[errors.RequestError], str] = {
     errors.NotReady: "shed",
     errors.DeadlineExceeded: "timeout",
     errors.InferenceFailed: "error",
+    errors.GraphUnavailable: "error",
 }
 
 

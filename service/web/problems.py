@@ -47,6 +47,7 @@ PROBLEMS: dict[type[errors.RequestError], Problem] = {
     errors.MemoryBudgetExceeded: Problem(429, "memory-budget", "Too much is in memory already"),
     errors.InferenceFailed: Problem(500, "inference-failed", "The model failed"),
     errors.StateNotSaved: Problem(500, "state-not-saved", "The change could not be saved"),
+    errors.GraphUnavailable: Problem(503, "graph-unavailable", "The graph for preprocessed scores cannot be opened"),
     errors.NotReady: Problem(503, "not-ready", "The service is not taking requests"),
     errors.DeadlineExceeded: Problem(504, "deadline-exceeded", "The answer would come too late"),
 }

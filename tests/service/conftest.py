@@ -39,6 +39,10 @@ class HeldSession:
     def providers(self) -> Sequence[str]:
         return self._session.providers
 
+    @property
+    def largest_batch(self) -> int:
+        return self._session.largest_batch
+
     def run(self, images: Pixels) -> Outputs:
         self.batches.append(len(images))
         self.threads.append(threading.current_thread().name)
@@ -83,9 +87,9 @@ class HeldService:
         )
 
     def _open_session(
-        self, bundle: Bundle, graph: GraphName, device: Device, threads: int, max_batch: int
+        self, bundle: Bundle, graph: GraphName, device: Device, threads: int, max_batch: int, batch_bytes: int
     ) -> HeldSession:
-        session = HeldSession(open_session(bundle, graph, device, threads, max_batch))
+        session = HeldSession(open_session(bundle, graph, device, threads, max_batch, batch_bytes))
         if graph == "forward":
             self.session = session
         return session

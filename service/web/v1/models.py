@@ -22,6 +22,7 @@ from service.web.v1.schemas import (
     PairsInfo,
     PolicyInfo,
     ScoreInfo,
+    SessionInfo,
     VersionInfo,
 )
 
@@ -67,6 +68,10 @@ def _version_info(model: Model) -> VersionInfo:
         device=DeviceInfo(requested=model.requested_device, active=model.device),
         input=manifest.input,
         max_batch=manifest.max_batch,
+        sessions={
+            graph: SessionInfo(largest_batch=session.largest_batch, open=graph in model.open_graphs)
+            for graph, session in model.sessions.items()
+        },
         labels=manifest.labels,
         temperature=manifest.temperature,
         scores={name: _score_info(score) for name, score in manifest.scores.items()},

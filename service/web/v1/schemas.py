@@ -151,6 +151,13 @@ class DeviceInfo(Answer):
     active: ActiveDevice
 
 
+class SessionInfo(Answer):
+    largest_batch: int = Field(
+        description="Most images computed at once: max_batch, or on a CPU fewer if they would take more than batch_mb."
+    )
+    open: bool = Field(description="False for a graph that the first request for it will open.")
+
+
 class ActiveGate(Answer):
     """What decides for requests that name neither score nor policy."""
 
@@ -196,6 +203,7 @@ class VersionInfo(Answer):
         description="Most images in one run of the model; 1 for a graph that cannot take several. Null: as many as the "
         "service allows."
     )
+    sessions: dict[GraphName, SessionInfo] = Field(description="How each graph is run.")
     labels: tuple[str, ...]
     temperature: float
     scores: dict[ScoreName, ScoreInfo]

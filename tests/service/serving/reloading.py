@@ -44,9 +44,11 @@ class SlowOpening:
         self._open = service.app.state.opener._open_session
         service.app.state.opener._open_session = self
 
-    def __call__(self, bundle: Bundle, graph: GraphName, device: Device, threads: int, max_batch: int) -> HeldSession:
+    def __call__(
+        self, bundle: Bundle, graph: GraphName, device: Device, threads: int, max_batch: int, batch_bytes: int
+    ) -> HeldSession:
         self.opened += 1
         self.entered.release()
         assert self.go_on.wait(60)
-        session: HeldSession = self._open(bundle, graph, device, threads, max_batch)
+        session: HeldSession = self._open(bundle, graph, device, threads, max_batch, batch_bytes)
         return session
