@@ -205,6 +205,8 @@ DETAILS: dict[str, str] = {
     "queue-full": "512 images are waiting and there is room for 512; try again in 1 s",
     "inference-failed": "the model failed on the batch with this image",
     "internal": "an unexpected error; the service's log has it under this request's id",
+    "graph-unavailable": "the graph perturbed of clothing 1 was closed after it was checked and cannot be opened now; "
+    "the service's log says why. Send the request again, or without preprocess=true",
     "not-ready": "the service is shutting down: send the request to another replica",
     "deadline-exceeded": "no answer within 10000 ms",
 }
