@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Generic, NamedTuple, NoReturn, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -196,6 +196,7 @@ class Batcher(Generic[Row]):
         self._thread.join()
         _fail_all(self._waiting, NotReady(UNLOADED))
         self._waiting.clear()
+        self._run = _closed  # what it ran takes much memory, which must not wait for the garbage collector
 
     def _work(self) -> None:
         while (prepare := self._wake.get()) is not None:
@@ -266,6 +267,10 @@ class Batcher(Generic[Row]):
 
 def _nothing() -> None:
     """For a batch that needs no preparation."""
+
+
+def _closed(_: Pixels) -> NoReturn:
+    raise NotReady(UNLOADED)
 
 
 def _fail_all(items: Iterable[_Waiting[Row]], error: RequestError) -> None:

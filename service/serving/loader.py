@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from service.errors import LoadRefused, NotReady, SettingsError, StartError, UnknownModel
+from service.memory import return_freed_memory
 from service.model.folders import DEFAULT_MODEL, find_bundles, find_names, find_versions, named_default
 from service.serving.lifecycle import Lifecycle
 from service.serving.metrics import Metrics
@@ -182,5 +183,6 @@ class Loader:
         await model.leases.wait_until_free()
         model.metrics.retired()
         await asyncio.to_thread(model.close)
+        await asyncio.to_thread(return_freed_memory)
         manifest = model.manifest
         log.info("model dropped", extra={"model": manifest.name, "version": manifest.version})

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ class OpenedBundle(NamedTuple):
     """A bundle whose graphs are open and warm; no request is answered with it yet."""
 
     bundle: Bundle
-    sessions: Mapping[GraphName, Session]
+    sessions: dict[GraphName, Session]
     seconds: float
 
 

@@ -61,7 +61,7 @@ class Model:
     """One served version of a bundle."""
 
     bundle: Bundle
-    sessions: Mapping[GraphName, Session]
+    sessions: dict[GraphName, Session]
     queues: Mapping[GraphName, Batcher[Reading]]
     gates: Mapping[ScoreName, Mapping[str, Gate]]
     pairs: Mapping[str, Gate]
@@ -127,9 +127,10 @@ class Model:
         return gate
 
     def close(self) -> None:
-        """Stops the queues after the batches that are running."""
+        """Stops the queues after the batches that are running, and closes the sessions."""
         for queue in self.queues.values():
             queue.close()
+        self.sessions.clear()
 
     def _preprocessed_score(self) -> ScoreName:
         score = self.manifest.preprocessed_score

@@ -1,6 +1,8 @@
 """The graph for preprocessed scores takes its memory from its first use on, opened once."""
 
+import gc
 import shutil
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from tests.conftest import BLUE, RED, graph_bytes, make_bundle
 from tests.service.conftest import HeldService
 from tests.service.serving.reloading import SlowOpening, change
-from tests.service.serving.test_load import post
+from tests.service.serving.test_load import post, wait_for
 
 PREPROCESSED = "/v1/predict?preprocess=true"
 
@@ -90,3 +92,17 @@ def test_default_gates_on_it_have_it_open(held_service: HeldService, models: Pat
     make_bundle(models, version=2, change=lambda raw: raw.update(default=default))
     assert change(held_service, "load").status_code == 200
     assert sessions(held_service)["perturbed"]["open"] is True
+
+
+def test_memory_of_a_replaced_version_is_free_at_once(held_service: HeldService, models: Path) -> None:
+    """Sessions of a version that is dropped are gone with its last request, without a run of the garbage collector."""
+    assert held_service.client.post(PREPROCESSED, content=RED).status_code == 200
+    old = [weakref.ref(session) for session in held_service.model.sessions.values()]
+    make_bundle(models, version=2)
+    shutil.rmtree(models / "colours" / "1")
+    gc.disable()
+    try:
+        assert change(held_service, "load").status_code == 200
+        wait_for(lambda: not any(session() for session in old))
+    finally:
+        gc.enable()
