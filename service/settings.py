@@ -87,7 +87,7 @@ class Settings(BaseSettings):
     )
     max_batch: int = Field(32, ge=1, le=4096, description="Most images in one inference batch.")
     batch_mb: int = Field(
-        32,
+        48,
         ge=1,
         le=1_000_000,
         description="Most megabytes that a graph takes for one batch on a CPU, beside its weights; batches of large "

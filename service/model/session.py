@@ -25,7 +25,7 @@ ActiveDevice = Literal["cuda", "cpu"]
 
 # Memory that the values inside the graph may take for one batch, unless the setting `batch_mb` says otherwise. Batches
 # that fit into a CPU's caches are computed faster than larger ones.
-BATCH_BYTES = 32_000_000
+BATCH_BYTES = 48_000_000
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 # TF32 would round the scores away from those the thresholds were calibrated on.

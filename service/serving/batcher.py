@@ -196,7 +196,7 @@ class Batcher(Generic[Row]):
         self._thread.join()
         _fail_all(self._waiting, NotReady(UNLOADED))
         self._waiting.clear()
-        self._run = _closed  # what it ran takes much memory, which must not wait for the garbage collector
+        self._run = _closed  # frees what it ran, and not only with the last reference to this object
 
     def _work(self) -> None:
         while (prepare := self._wake.get()) is not None:
