@@ -136,6 +136,7 @@ MODEL: dict[str, Any] = {
                 "decode_margin": 2.0,
             },
             "max_batch": None,
+            "sessions": {"forward": {"largest_batch": 32, "open": True}},
             "labels": ["airplane", "cat", "dog", "horse"],
             "temperature": 0.97,
             # A real model has more scores; `typicality` carries hundreds of quantiles.
