@@ -9,7 +9,6 @@ from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
 STATM = Path("/proc/self/statm")  # where the system has it: pages of this process, then those that are resident
-M_ARENA_MAX = -8  # from glibc's malloc.h
 
 
 def usable_memory(cgroup: Path = CGROUP) -> int:
@@ -31,17 +30,6 @@ def return_freed_memory() -> None:
     """Gives freed memory back to the system, where the C library can (glibc): it would keep much of it."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError, TypeError):
-        return
-
-
-def limit_heaps(heaps: int) -> None:
-    """How many heaps threads may spread their memory over, where the C library has such a setting (glibc).
-
-    It would make eight for each CPU, and what a thread freed in one of them is of no use to the threads of another.
-    """
-    try:
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, heaps)
     except (AttributeError, OSError, TypeError):
         return
 

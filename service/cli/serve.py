@@ -12,12 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from service.logs import configure_logs, flush_logs
-from service.memory import limit_heaps
 from service.serving.lifecycle import Lifecycle
 from service.settings import ENV_PREFIX, Settings, load_settings, unknown_variables
-
-# Threads that decode and threads that compute allocate at the same time; more heaps measured no faster.
-HEAPS = 2
 
 
 def serve(config: Path | None, **flags: Any) -> None:
@@ -32,7 +28,6 @@ def serve(config: Path | None, **flags: Any) -> None:
     log = logging.getLogger("confgate")
     for variable in unknown_variables():
         log.warning("%s is set, but there is no such setting: it is ignored", variable)
-    limit_heaps(HEAPS)
     app = create_app(settings)
     lifecycle: Lifecycle = app.state.lifecycle
     DrainingServer(app, settings, Watchdog(lifecycle).end_by).run()
