@@ -69,9 +69,21 @@ class Settings(BaseSettings):
         "GET, with spaces between them; * allows all.",
     )
     device: Device = Field("auto", description="Where to run: cuda, cpu, or auto (cuda if it is available).")
-    threads: int = Field(0, ge=0, le=1024, description="Inference threads; 0 means all usable CPUs but one.")
+    threads: int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="Threads that compute one batch. 0: for each model by how long it computes, up to all usable CPUs.",
+    )
+    inference_workers: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="Batches of a model that are computed at the same time. 0: one where threads is given or on a GPU, "
+        "otherwise by how long the model computes, up to all usable CPUs.",
+    )
     decode_threads: int = Field(
-        0, ge=0, le=256, description="Threads that decode images; 0 means all usable CPUs but one, at most 8."
+        0, ge=0, le=256, description="Threads that decode images; 0 means all usable CPUs, at most 8."
     )
     capture_dir: Path | None = Field(
         None, description="Folder that keeps a sample of the refused images; without one no image is ever kept."
@@ -85,7 +97,9 @@ class Settings(BaseSettings):
     capture_side: int = Field(
         256, ge=8, le=4096, description="Longest side, in pixels, at which an image is kept; larger ones are shrunk."
     )
-    max_batch: int = Field(32, ge=1, le=4096, description="Most images in one inference batch.")
+    max_batch: int = Field(
+        32, ge=1, le=4096, description="Most images in one inference batch; less where a larger one is no faster."
+    )
     batch_mb: int = Field(
         48,
         ge=1,

@@ -201,7 +201,9 @@ def _by_label(reason: str, hint: str) -> timeseries.Panel:
 def _speed() -> list[Panel]:
     shed = f'sum(rate(confgate_requests_total{{{REQUESTS},outcome="shed"}}[$__rate_interval]))'
     asked = f"sum(rate(confgate_requests_total{{{REQUESTS}}}[$__rate_interval]))"
-    computing = f"sum(rate(confgate_inference_duration_seconds_sum{{{MODEL}}}[$__rate_interval]))"
+    of_version = "sum by (instance, version)"
+    busy = f"{of_version} (rate(confgate_inference_duration_seconds_sum{{{MODEL}}}[$__rate_interval]))"
+    computing = f"sum({busy} / {of_version} (confgate_inference_workers{{{MODEL}}}))"
     images = f"sum(rate(confgate_batch_size_sum{{{MODEL}}}[$__rate_interval]))"
     batches = f"sum(rate(confgate_batch_size_count{{{MODEL}}}[$__rate_interval]))"
     return [
@@ -240,10 +242,10 @@ def _speed() -> list[Panel]:
         limits(
             lines(
                 "Saturation",
-                "Share of the time that the device computes, and share of the requests that are shed. A device "
-                "that is always busy is full: add replicas.",
+                "Share of the time that the model's workers compute, and share of the requests that are shed. Workers "
+                "that are always busy are full: add replicas.",
                 "percentunit",
-                query(f'{computing} / count(up{{job="confgate"}} == 1)', "device busy"),
+                query(f'{computing} / count(up{{job="confgate"}} == 1)', "workers busy"),
                 query(f"{shed} / {asked}", "shed"),
                 width=8,
             ),

@@ -166,10 +166,9 @@ def open_runtime(bundle: Bundle, graph: bytes, providers: list[Any], threads: in
     if providers != [CPU] and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip put them
     options = onnxruntime.SessionOptions()
-    # One CPU stays free for HTTP and decoding, which run while a batch is computed.
-    options.intra_op_num_threads = threads or max(1, usable_cpus() - 1)
+    options.intra_op_num_threads = threads or usable_cpus()
     options.inter_op_num_threads = 1
-    # Spinning threads would use that CPU between two batches.
+    # Between two batches, spinning threads would use the CPUs that HTTP and decoding need.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     if providers == [CPU]:

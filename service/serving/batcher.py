@@ -1,7 +1,7 @@
 """Natural batching: an idle model answers at once; while a batch runs, arrivals gather and form the next one.
 
-There is no fixed waiting time. Everything is counted in images. One thread per queue runs the batches back to back and
-does not wait for the event loop between two of them; the loop gets a whole batch in one call.
+There is no fixed waiting time. Everything is counted in images. A queue has one or more workers, threads that run
+batches back to back and do not wait for the event loop between two of them; the loop gets a whole batch in one call.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from service.errors import InferenceFailed, NotReady, QueueFull, RequestError
 from service.model.images import Pixels
 
 Row = TypeVar("Row")
+Wake = SimpleQueue[Callable[[], None] | None]  # what a worker waits for: something to prepare, or None to end
 
 log = logging.getLogger("confgate")
 
@@ -85,9 +86,10 @@ class _Waiting(NamedTuple, Generic[Row]):
 
 
 class Batcher(Generic[Row]):
-    """A bounded queue of images and the thread that runs them through `run`, batch by batch.
+    """A bounded queue of images and the workers that run them through `run`, batch by batch.
 
-    `run` returns a row for each image, or the error of that image alone; what it raises fails the whole batch.
+    `run` returns a row for each image, or the error of that image alone; what it raises fails the whole batch. Several
+    workers call it at once.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Batcher(Generic[Row]):
         max_batch: int,
         max_queue: int,
         observer: BatchObserver,
+        workers: int = 1,
     ) -> None:
         self._run = run
         self._max_batch = max_batch
@@ -106,13 +109,19 @@ class Batcher(Generic[Row]):
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting[Row]] = deque()
         self._images = 0  # admitted and not yet dispatched: being decoded, or waiting
-        self._busy = False
         self._closed = False
         self._seconds_per_image = 0.01
-        # Not an executor: that would make a Future for every batch, and nothing here waits for one.
-        self._wake: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
+        # Not an executor: that would make a Future for every batch, and nothing here waits for one. The worker that
+        # became idle last is woken first: its CPU still has in its cache what the network needs.
+        self._wakes: list[Wake] = [SimpleQueue() for _ in range(workers)]
+        self._idle = self._wakes[::-1]
+        self._coming = 0  # workers that were woken and have not taken their images yet
+        self._threads = [
+            threading.Thread(target=self._work, args=(wake,), name=f"{name}-{number}", daemon=True)
+            for number, wake in enumerate(self._wakes)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def images(self) -> int:
@@ -121,8 +130,8 @@ class Batcher(Generic[Row]):
 
     @property
     def seconds_per_image(self) -> float:
-        """A moving average of the time for one image."""
-        return self._seconds_per_image
+        """A moving average of the time for one image, where all workers compute."""
+        return self._seconds_per_image / len(self._threads)
 
     def admit(self, images: int, deadline: float) -> Ticket[Row]:
         """Reserves room for that many images, or raises QueueFull, before any work is done for them."""
@@ -130,7 +139,7 @@ class Batcher(Generic[Row]):
             if self._closed:
                 raise NotReady(UNLOADED)
             if self._images + images > self._room_for(images):
-                wait = max(1, math.ceil(self._images * self._seconds_per_image))
+                wait = max(1, math.ceil(self._images * self.seconds_per_image))
                 raise QueueFull(
                     f"{self._images} images are waiting and there is room for {self.max_queue}; try again in {wait} s",
                     retry_after=wait,
@@ -150,22 +159,19 @@ class Batcher(Generic[Row]):
                 return
             if not self._closed:
                 self._waiting.append(_Waiting(ticket, place, image, time.monotonic()))
-                if not self._busy:
-                    self._busy = True
-                    self._wake.put(_nothing)
+                self._wake_for_waiting()
                 return
         self.refuse(ticket, place, NotReady(UNLOADED))
 
     def prepare_if_idle(self, prepare: Callable[[], None]) -> bool:
-        """If the model is idle: runs `prepare`, which puts an image, in the inference thread, and then the batch.
+        """If a worker is idle: runs `prepare`, which puts an image, in it, and then the batch.
 
-        That saves a change of threads. Images that arrive meanwhile join the batch.
+        That saves a change of threads. An image that arrives meanwhile joins the batch.
         """
         with self._lock:
-            if self._busy or self._closed:
+            if not self._idle or self._waiting or self._closed:
                 return False
-            self._busy = True
-        self._wake.put(prepare)
+            self._wake(prepare)
         return True
 
     def refuse(self, ticket: Ticket[Row], place: int, error: RequestError) -> None:
@@ -189,32 +195,51 @@ class Batcher(Generic[Row]):
             ticket.over = True
 
     def close(self) -> None:
-        """Stops after the batch that is running; requests that still wait get NotReady."""
+        """Stops after the batches that are running; requests that still wait get NotReady."""
         with self._lock:
             self._closed = True
-        self._wake.put(None)
-        self._thread.join()
+        for wake in self._wakes:
+            wake.put(None)
+        for thread in self._threads:
+            thread.join()
         _fail_all(self._waiting, NotReady(UNLOADED))
         self._waiting.clear()
         self._run = _closed  # frees what it ran, and not only with the last reference to this object
 
-    def _work(self) -> None:
-        while (prepare := self._wake.get()) is not None:
-            self._run_batch(prepare)
-            while self._has_more():
-                self._run_batch(_nothing)
+    def _wake(self, prepare: Callable[[], None]) -> None:
+        """With the lock held, and a worker idle."""
+        self._coming += 1
+        self._idle.pop().put(prepare)
 
-    def _has_more(self) -> bool:
+    def _wake_for_waiting(self) -> None:
+        """With the lock held: a worker for what waits, unless enough of them are on their way."""
+        if self._idle and len(self._waiting) > self._coming:
+            self._wake(_nothing)
+
+    def _work(self, wake: Wake) -> None:
+        while (prepare := wake.get()) is not None:
+            try:
+                prepare()
+            except Exception:
+                # The image has been answered by now. A bad one must not end the thread.
+                log.exception("preparing an image failed")
+            self._run_batch()
+            while self._has_more(wake):
+                self._run_batch()
+
+    def _has_more(self, wake: Wake) -> bool:
         with self._lock:
-            self._busy = bool(self._waiting) and not self._closed
-            return self._busy
+            more = bool(self._waiting) and not self._closed
+            if more:
+                self._coming += 1
+            else:
+                self._idle.append(wake)
+            return more
 
-    def _run_batch(self, prepare: Callable[[], None]) -> None:
-        batch: list[_Waiting[Row]] = []
+    def _run_batch(self) -> None:
+        with self._lock:
+            batch = self._take()
         try:
-            prepare()
-            with self._lock:
-                batch = self._take()
             if batch:
                 self._compute(batch)
         except RequestError as error:  # it says itself what to tell, and was logged
@@ -230,7 +255,8 @@ class Batcher(Generic[Row]):
         images = batch[0].image[np.newaxis] if len(batch) == 1 else np.stack([item.image for item in batch])
         rows = self._run(images)
         seconds = time.monotonic() - started
-        self._seconds_per_image += 0.1 * (seconds / len(batch) - self._seconds_per_image)
+        with self._lock:
+            self._seconds_per_image += 0.1 * (seconds / len(batch) - self._seconds_per_image)
         # One call wakes the event loop for all of them.
         loop = batch[0].ticket.future.get_loop()
         loop.call_soon_threadsafe(self._deliver, loop, batch, rows, started, seconds)
@@ -246,14 +272,16 @@ class Batcher(Generic[Row]):
         """On the event loop: wakes the requests of a batch, and has it counted when they have been answered."""
         for item, row in zip(batch, rows, strict=True):
             item.ticket.settle(item.place, row)
-        # Here the inference thread would hold the GIL for it, and the event loop could not wake up.
+        # Here the worker would hold the GIL for it, and the event loop could not wake up.
         loop.call_soon(self._observer.batch_done, [started - item.since for item in batch], seconds)
 
     def _take(self) -> list[_Waiting[Row]]:
-        """The next images, without those whose request is over or past its deadline."""
+        """With the lock held: a worker's share of what waits, without images whose request is over or too late."""
         now = time.monotonic()
+        self._coming -= 1
         batch: list[_Waiting[Row]] = []
-        while self._waiting and len(batch) < self._max_batch:
+        share = min(self._max_batch, math.ceil(len(self._waiting) / len(self._threads)))
+        while self._waiting and len(batch) < share:
             item = self._waiting.popleft()
             ticket = item.ticket
             if ticket.over:
@@ -262,6 +290,7 @@ class Batcher(Generic[Row]):
             self._images -= 1
             if now < ticket.deadline:
                 batch.append(item)
+        self._wake_for_waiting()
         return batch
 
 

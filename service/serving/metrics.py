@@ -14,6 +14,7 @@ from service.model.expectation import Expectation, expectation_of
 from service.model.gate import CUSTOM, Gate, Reason, gates_of, pairs_of
 from service.model.manifest import GraphName, Manifest
 from service.model.scores import ScoreName
+from service.serving.parallelism import Parallelism
 from service.serving.score_metrics import (
     ACCEPTED,
     MODEL,
@@ -66,13 +67,16 @@ class ModelMetrics:
         self.custom_score: str | None = None
         self.custom_decisions: dict[Reason | None, int] = {None: 0, "unfamiliar": 0, "unsure": 0}
 
-    def loaded(self, seconds: float, requested: str, active: str) -> None:
+    def loaded(self, seconds: float, requested: str, active: str, parallelism: Parallelism, largest_batch: int) -> None:
         """Puts this version's counts into scrapes, in place of those of an earlier bundle with the same version."""
         metrics, manifest = self._metrics, self._manifest
         metrics.serve(self)
         for gate in self._gates:
             metrics.show_policy((*self.labels, gate.policy, score_label(gate)), gate, expectation_of(manifest, gate))
         metrics.device_info.labels(*self.labels, requested, active).set(1)
+        metrics.inference_threads.labels(*self.labels).set(parallelism.threads)
+        metrics.inference_workers.labels(*self.labels).set(parallelism.workers)
+        metrics.largest_batch.labels(*self.labels).set(largest_batch)
         metrics.load_seconds.labels(*self.labels).set(seconds)
         metrics.model_ready.labels(*self.labels).set(1)
         metrics.load_failures.labels(self.labels[0])  # exported as 0 from the start
@@ -209,6 +213,9 @@ class Metrics:
         self.queue_images = gauge("queue_images", "Images let in and not yet being computed.", *graph)
         self.queue_limit = gauge("queue_limit_images", "Images that may wait at most.", *graph)
         self.device_info = gauge("device_info", "Device asked for and device in use.", *MODEL, "requested", "active")
+        self.inference_threads = gauge("inference_threads", "Threads that compute a batch which runs alone.", *MODEL)
+        self.inference_workers = gauge("inference_workers", "Batches that are computed at the same time.", *MODEL)
+        self.largest_batch = gauge("largest_batch_images", "Most images in a batch of the forward graph.", *MODEL)
         self.model_ready = gauge("model_ready", "1 while this version is served.", *MODEL)
         self.load_seconds = gauge("model_load_seconds", "Time to verify, open and warm up.", *MODEL)
         self.load_failures = counter("model_load_failures", "Bundles that were refused.", "model")
@@ -219,6 +226,8 @@ class Metrics:
             self.capture_dropped.labels(reason)
         self.capture_images = gauge("capture_images", "Images in the capture folder.")
         self.capture_bytes = gauge("capture_bytes", "Bytes in the capture folder.")
+        self.usable_cpus = gauge("usable_cpus", "CPUs that this process may use, by affinity and quota, rounded up.")
+        self.decode_threads = gauge("decode_threads", "Threads that decode images.")
         self.refused_keys = counter("unauthorised_requests", "Requests without a key, or with an unknown one.")
         self.of_policy = (
             *(self.policy_threshold, self.policy_certainty, self.policy_expected, self.policy_refusals),
@@ -231,6 +240,7 @@ class Metrics:
         self._of_version: tuple[Counter | Gauge | Histogram, ...] = (
             *(self.requests, self.predictions, self.rejections_by_label, *self._described, self.request_seconds),
             *(self.decode_seconds, *self._of_graph, self.model_ready, self.load_seconds, self.captured),
+            *(self.inference_threads, self.inference_workers, self.largest_batch),
         )
         registry.register(LogCollector())
         registry.register(ScoreCollector(lambda: list(self._served.values())))

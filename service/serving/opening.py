@@ -3,9 +3,11 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from service.cpus import usable_cpus
 from service.errors import BundleError
 from service.memory import return_freed_memory
 from service.model.bundle import Bundle, load_bundle
@@ -18,6 +20,14 @@ from service.serving.budgets import MEGABYTE
 from service.serving.gate_overrides import GateOverrides, show
 from service.serving.metrics import Metrics, ModelMetrics
 from service.serving.on_demand import OnDemandSession, is_open
+from service.serving.parallelism import (
+    ByLoad,
+    Parallelism,
+    parallelism_for,
+    parallelism_on_cuda,
+    pays_by_load,
+    seconds_of_one_image,
+)
 from service.serving.registry import Table
 from service.serving.served_model import Model
 from service.settings import Settings
@@ -30,6 +40,7 @@ class OpenedBundle(NamedTuple):
 
     bundle: Bundle
     sessions: dict[GraphName, Session]
+    parallelism: Parallelism
     seconds: float
 
 
@@ -60,27 +71,45 @@ class BundleOpener:
             same_version = served.get(manifest.name, {}).get(manifest.version)
             if same_version is not None and same_version.manifest == manifest:
                 return None
+            parallelism, on_one_thread = self._parallelism(bundle)
             sessions: dict[GraphName, Session] = {}
             # A perturbed graph first: where it is closed again, its memory is free when the other is opened.
             for graph in sorted(manifest.graphs, key="forward".__eq__):
                 check()
-                sessions[graph] = self._open_graph(bundle, graph, served)
+                sessions[graph] = self._open_graph(bundle, graph, parallelism, served)
+            if on_one_thread is not None:
+                sessions["forward"] = ByLoad(sessions["forward"], on_one_thread)
         except OSError as error:
             raise BundleError(
                 error.filename or folder, "file", f"none ({error.strerror})", "a readable file"
             ) from error
         bundle = bundle.without_files()
         return_freed_memory()
-        return OpenedBundle(bundle, sessions, time.perf_counter() - started)
+        return OpenedBundle(bundle, sessions, parallelism, time.perf_counter() - started)
 
-    def _open_graph(self, bundle: Bundle, graph: GraphName, served: Table) -> Session:
-        settings, manifest = self._settings, bundle.manifest
+    def _parallelism(self, bundle: Bundle) -> tuple[Parallelism, Session | None]:
+        """As the settings say; what they leave open follows from how long the network takes for an image.
 
-        def opened(bundle: Bundle, max_batch: int) -> Session:
-            limit = settings.batch_mb * MEGABYTE
-            return self._open_session(bundle, graph, settings.device, settings.threads, max_batch, limit)
+        With the session on one thread that measured it, if batches that run beside others should use that.
+        """
+        settings, max_batch = self._settings, bundle.manifest.batch_of(self._settings.max_batch)
+        if settings.threads:
+            return Parallelism(settings.threads, settings.inference_workers or 1, max_batch), None
+        probe = self._session(bundle, "forward", 1, 1)
+        if probe.device == "cuda":
+            return parallelism_on_cuda(max_batch), None
+        seconds = seconds_of_one_image(probe, bundle.manifest.input)
+        chosen = parallelism_for(seconds, usable_cpus(), max_batch)
+        chosen = replace(chosen, workers=settings.inference_workers or chosen.workers)
+        return chosen, probe if pays_by_load(chosen, seconds) else None
 
-        session = opened(bundle, manifest.batch_of(settings.max_batch))
+    def _session(self, bundle: Bundle, graph: GraphName, threads: int, max_batch: int) -> Session:
+        limit = self._settings.batch_mb * MEGABYTE
+        return self._open_session(bundle, graph, self._settings.device, threads, max_batch, limit)
+
+    def _open_graph(self, bundle: Bundle, graph: GraphName, parallelism: Parallelism, served: Table) -> Session:
+        manifest, threads = bundle.manifest, parallelism.threads
+        session = self._session(bundle, graph, threads, parallelism.largest_batch)
         if graph == "forward" or self._stays_open(manifest, served):
             return session
         folder, batch = bundle.folder, session.largest_batch
@@ -90,7 +119,7 @@ class BundleOpener:
             found = load_bundle(folder)
             if found.manifest != manifest:
                 raise BundleError(folder, "file", "another bundle than was loaded", "no change, or a load")
-            session = opened(found, batch)
+            session = self._session(found, graph, threads, batch)
             del found
             return_freed_memory()
             seconds = round(time.perf_counter() - started, 3)
@@ -120,7 +149,7 @@ class BundleOpener:
         device, providers = sessions["forward"].device, list(sessions["forward"].providers)
         if settings.device == "auto" and device == "cpu":
             log.warning("no CUDA device is available: serving on the CPU", extra={"providers": providers})
-        metrics.loaded(opened.seconds, settings.device, device)
+        metrics.loaded(opened.seconds, settings.device, device, opened.parallelism, sessions["forward"].largest_batch)
         log.info(
             "model loaded",
             extra={
@@ -128,6 +157,8 @@ class BundleOpener:
                 "version": manifest.version,
                 "device": device,
                 "providers": providers,
+                "threads": opened.parallelism.threads,
+                "workers": opened.parallelism.workers,
                 "largest_batch": {graph: session.largest_batch for graph, session in sessions.items()},
                 "open": [graph for graph, session in sessions.items() if is_open(session)],
                 "seconds": round(opened.seconds, 3),
@@ -141,7 +172,8 @@ class BundleOpener:
         override = self._overrides.override_of(manifest)
         gates, pairs = gates_of(manifest), pairs_of(manifest)
         model = Model(
-            opened.bundle, sessions, queues, gates, pairs, metrics, settings.device, device, override=override
+            *(opened.bundle, sessions, queues, gates, pairs, metrics, settings.device, device, opened.parallelism),
+            override=override,
         )
         show(model)
         return model
@@ -153,6 +185,7 @@ class BundleOpener:
             lambda images: read(session.run(images)),
             name=f"{manifest.name}-{manifest.version}-{graph}",
             max_batch=session.largest_batch,
+            workers=opened.parallelism.workers,
             max_queue=limit,
             observer=metrics.queue(graph, limit, lambda: queue.images),
         )

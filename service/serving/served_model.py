@@ -13,6 +13,7 @@ from service.model.session import ActiveDevice, Device, Session
 from service.serving.batcher import Batcher
 from service.serving.metrics import ModelMetrics
 from service.serving.on_demand import is_open
+from service.serving.parallelism import Parallelism
 
 
 class Leases:
@@ -68,6 +69,7 @@ class Model:
     metrics: ModelMetrics
     requested_device: Device
     device: ActiveDevice
+    parallelism: Parallelism
     override: GateOverride = field(default_factory=GateOverride)
     leases: Leases = field(default_factory=Leases)
 

@@ -81,7 +81,9 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     watcher = Watcher(settings.models, settings.watch_seconds, registry, loader)
     workers = _decode_workers(settings)
     capture = Capture(settings, metrics, workers) if settings.capture_dir is not None else None
-    decode_pool = DecodePool(settings.decode_threads or min(max(1, usable_cpus() - 1), MAX_DECODE_THREADS))
+    decode_pool = DecodePool(settings.decode_threads or min(usable_cpus(), MAX_DECODE_THREADS))
+    metrics.usable_cpus.set(usable_cpus())
+    metrics.decode_threads.set(decode_pool.size)
     on_refused = capture.offer if capture is not None else None
     limits = ImageLimits(
         settings.max_pixels, settings.max_pixel_passes, tuple(name.upper() for name in settings.accepted_formats)
@@ -91,6 +93,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        log.info("starting", extra={"usable_cpus": usable_cpus(), "decode_threads": decode_pool.size})
         try:
             await asyncio.to_thread(watcher.remember)
             await asyncio.to_thread(loader.load_all)

@@ -71,7 +71,8 @@ class ThreadedServer(DrainingServer):
 class HeldService:
     def __init__(self, models: Path, **settings: Any) -> None:
         self.session: HeldSession | None = None
-        usual = {"port": 0, "access_log": False, "api_keys": OPERATOR_LINE}
+        # One worker, on every machine: a test that holds it up sees what waits behind it.
+        usual = {"port": 0, "access_log": False, "api_keys": OPERATOR_LINE, "threads": 1}
         patient = {"request_timeout_ms": 60_000, "metrics_cache_ms": 0}
         self.settings = Settings(models=models, device="cpu", **{**usual, **patient, **settings})
         self.app = create_app(self.settings, self._open_session)

@@ -127,6 +127,7 @@ MODEL: dict[str, Any] = {
                 "resolved_recipe": {"name": "compact-cifar10", "data": {"dataset": "cifar10"}},
             },
             "device": {"requested": "auto", "active": "cpu"},
+            "parallelism": {"threads": 2, "workers": 4},
             "input": {
                 "width": 32,
                 "height": 32,
@@ -136,7 +137,7 @@ MODEL: dict[str, Any] = {
                 "decode_margin": 2.0,
             },
             "max_batch": None,
-            "sessions": {"forward": {"largest_batch": 32, "open": True}},
+            "sessions": {"forward": {"largest_batch": 17, "open": True}},
             "labels": ["airplane", "cat", "dog", "horse"],
             "temperature": 0.97,
             # A real model has more scores; `typicality` carries hundreds of quantiles.

@@ -20,6 +20,7 @@ from service.web.v1.schemas import (
     ModelsResponse,
     PairInfo,
     PairsInfo,
+    ParallelismInfo,
     PolicyInfo,
     ScoreInfo,
     SessionInfo,
@@ -66,6 +67,7 @@ def _version_info(model: Model) -> VersionInfo:
         created=manifest.created,
         provenance=manifest.provenance,
         device=DeviceInfo(requested=model.requested_device, active=model.device),
+        parallelism=ParallelismInfo(threads=model.parallelism.threads, workers=model.parallelism.workers),
         input=manifest.input,
         max_batch=manifest.max_batch,
         sessions={

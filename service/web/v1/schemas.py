@@ -153,9 +153,19 @@ class DeviceInfo(Answer):
 
 class SessionInfo(Answer):
     largest_batch: int = Field(
-        description="Most images computed at once: max_batch, or on a CPU fewer if they would take more than batch_mb."
+        description="Most images in a batch: max_batch, or on a CPU fewer if more would be no faster or take more "
+        "memory than batch_mb."
     )
     open: bool = Field(description="False for a graph that the first request for it will open.")
+
+
+class ParallelismInfo(Answer):
+    """How batches are computed, as set or as chosen when the model was loaded."""
+
+    threads: int = Field(
+        description="Threads that compute a batch; where chosen, as few as one while other batches run beside it."
+    )
+    workers: int = Field(description="Batches that are computed at the same time.")
 
 
 class ActiveGate(Answer):
@@ -198,6 +208,7 @@ class VersionInfo(Answer):
     created: AwareDatetime
     provenance: Provenance
     device: DeviceInfo
+    parallelism: ParallelismInfo
     input: Input
     max_batch: int | None = Field(
         description="Most images in one run of the model; 1 for a graph that cannot take several. Null: as many as the "

@@ -21,6 +21,7 @@ class Model:
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
+        self.where: list[str] = []  # which thread ran each
         self.entered = threading.Semaphore(0)
         self.go_on = threading.Event()
         self.go_on.set()
@@ -30,6 +31,7 @@ class Model:
     def __call__(self, images: Pixels) -> Sequence[int]:
         values = [int(value) for value in images[:, 0, 0, 0]]
         self.batches.append(values)
+        self.where.append(threading.current_thread().name)
         self.entered.release()
         assert self.go_on.wait(30)
         if self.fails_on & set(values):
@@ -44,8 +46,11 @@ class Model:
 
 
 @asynccontextmanager
-async def batcher(model: Model, max_batch: int = 4, max_queue: int = 100) -> AsyncIterator[Batcher[int]]:
-    queue: Batcher[int] = Batcher(model, name="test", max_batch=max_batch, max_queue=max_queue, observer=model)
+async def batcher(
+    model: Model, max_batch: int = 4, max_queue: int = 100, workers: int = 1
+) -> AsyncIterator[Batcher[int]]:
+    limits = {"max_batch": max_batch, "max_queue": max_queue, "workers": workers}
+    queue: Batcher[int] = Batcher(model, name="test", observer=model, **limits)
     yield queue
     model.go_on.set()
     await asyncio.to_thread(queue.close)

@@ -3,10 +3,12 @@
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
 from service.errors import InvalidImage, QueueFull
+from service.serving.batcher import Batcher, Ticket
 from tests.service.serving.batching import Model, ask, batcher, image, run, start
 
 
@@ -46,7 +48,7 @@ def test_an_idle_thread_prepares_its_own_image() -> None:
             assert await other == [1]
             assert await ask(queue, 3) == [3]
         assert model.batches == [[1, 2], [3]]
-        assert where == ["test"]
+        assert where == ["test-0"]
         assert not queue.prepare_if_idle(prepare)
 
     run(test)
@@ -122,5 +124,64 @@ def test_images_that_did_not_decode_give_their_room_back() -> None:
                 queue.put(ticket, 1, image(9))
                 assert await ticket.result() == [bad, 9, bad]
             assert queue.images == 0
+
+    run(test)
+
+
+def test_workers_compute_batches_at_the_same_time() -> None:
+    """While one batch runs, an idle worker takes the next image; with all busy, each takes its share of what waits."""
+
+    async def test() -> None:
+        model = Model()
+        async with batcher(model, max_batch=8, workers=2) as queue:
+            model.go_on.clear()
+            first = await start(ask(queue, 0))
+            await model.wait_until_entered()
+            second = await start(ask(queue, 1))
+            await model.wait_until_entered()  # though the first batch still runs
+            others = await start(*(ask(queue, value) for value in range(2, 8)))
+            assert queue.images == 6
+            model.go_on.set()
+            assert await asyncio.gather(*first, *second, *others) == [[value] for value in range(8)]
+        assert model.batches[:2] == [[0], [1]]
+        assert model.batches[2] == [2, 3, 4]
+        assert sorted(value for batch in model.batches for value in batch) == list(range(8))
+
+    run(test)
+
+
+def prepare_when_idle(queue: Batcher[int], prepare: Callable[[], None]) -> None:
+    """A worker that has just answered is not idle yet."""
+    until = time.monotonic() + 30
+    while not queue.prepare_if_idle(prepare):
+        assert time.monotonic() < until
+
+
+def test_an_image_for_an_idle_model_wakes_one_worker() -> None:
+    """A preparing worker computes its own image, also where others are idle; another image goes to another worker."""
+
+    async def test() -> None:
+        model, where = Model(), []
+        async with batcher(model, workers=2) as queue:
+            for value in range(20):
+                with queue.admit(1, time.monotonic() + 60) as ticket:
+
+                    def prepare(ticket: Ticket[int] = ticket, value: int = value) -> None:
+                        where.append(threading.current_thread().name)
+                        queue.put(ticket, 0, image(value))
+
+                    await asyncio.to_thread(prepare_when_idle, queue, prepare)
+                    assert await ticket.result() == [value]
+            assert model.where == where
+            model.go_on.clear()
+            with queue.admit(1, time.monotonic() + 60) as ticket:
+                await asyncio.to_thread(prepare_when_idle, queue, lambda: queue.put(ticket, 0, image(20)))
+                await model.wait_until_entered()
+                (other,) = await start(ask(queue, 21))
+                await asyncio.to_thread(lambda: [model.entered.acquire(timeout=30) for _ in range(21)])
+                assert model.batches[-2:] == [[20], [21]]
+                model.go_on.set()
+                assert await ticket.result() == [20]
+            assert await other == [21]
 
     run(test)
