@@ -1,9 +1,12 @@
 -- wrk: every connection sends the same request again as soon as it has its answer; prints the totals as JSON.
--- Arguments after `--`: content type, file with the body.
+-- Arguments after `--`: content type, file with the body, then name and value of each further header.
 
 function init(args)
   wrk.method = "POST"
   wrk.headers["Content-Type"] = args[1]
+  for i = 3, #args, 2 do
+    wrk.headers[args[i]] = args[i + 1]
+  end
   local file = assert(io.open(args[2], "rb"))
   wrk.body = file:read("*a")
   file:close()

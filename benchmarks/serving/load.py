@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.serving.processes import cpu_seconds, resident_bytes
@@ -53,18 +55,26 @@ def wrk_program() -> str:
     return program
 
 
+def wrk(url: str, headers: Mapping[str, str], body: Path, concurrency: int, seconds: int) -> dict[str, Any]:
+    """Runs wrk against one URL; returns what closed_loop.lua prints."""
+    command = [wrk_program(), "-t1", f"-c{concurrency}", f"-d{seconds}s", "--timeout", "30s", "-s", str(SCRIPT), url]
+    others = [part for name, value in headers.items() if name != "Content-Type" for part in (name, value)]
+    command += ["--", headers["Content-Type"], str(body), *others]
+    outcome = subprocess.run(command, capture_output=True, text=True)
+    line = next((text for text in outcome.stdout.splitlines() if text.startswith("RESULT ")), None)
+    if outcome.returncode or line is None:
+        raise LoadError(f"wrk failed: {outcome.stdout}{outcome.stderr}")
+    figures: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
+    return figures
+
+
 def drive(
     process: int, url: str, content_type: str, body: Path, concurrency: int, seconds: int, images: int = 1
 ) -> Result:
     """Runs wrk against one URL. The CPU time is that of the server's processes, without the client."""
-    command = [wrk_program(), "-t1", f"-c{concurrency}", f"-d{seconds}s", "--timeout", "30s", "-s", str(SCRIPT), url]
     before = cpu_seconds(process)
-    outcome = subprocess.run([*command, "--", content_type, str(body)], capture_output=True, text=True)
+    figures = wrk(url, {"Content-Type": content_type}, body, concurrency, seconds)
     spent = cpu_seconds(process) - before
-    line = next((text for text in outcome.stdout.splitlines() if text.startswith("RESULT ")), None)
-    if outcome.returncode or line is None:
-        raise LoadError(f"wrk failed: {outcome.stdout}{outcome.stderr}")
-    figures = json.loads(line.removeprefix("RESULT "))
     return Result(
         concurrency=concurrency,
         images_per_request=images,
@@ -78,11 +88,20 @@ def drive(
     )
 
 
-def ask(port: int, method: str, path: str, body: bytes = b"", content_type: str = "", timeout: float = 60) -> Any:
+def ask(
+    port: int,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    content_type: str = "",
+    timeout: float = 60,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> Any:
     """Sends one request outside the measurements; returns status and body."""
+    typed = {"Content-Type": content_type} if content_type else {}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
-        connection.request(method, path, body or None, {"Content-Type": content_type} if content_type else {})
+        connection.request(method, path, body or None, {**typed, **headers})
         response = connection.getresponse()
         return response.status, response.read()
     finally:

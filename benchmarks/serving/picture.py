@@ -1,6 +1,7 @@
-"""Charts of throughput and cost by concurrency (every server) and by batch size (confgate and the limit)."""
+"""Charts of throughput and cost by concurrency, by batch size, and of latency in an open loop."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -10,7 +11,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 
 Curve = Mapping[int, tuple[float, float]]  # concurrency or batch size → images/s, CPU seconds per 1,000 images
-COLOURS = ("#0b6e4f", "#c8553d", "#3d5a98", "#8a6f2c", "#7b4b94", "#555555")
+COLOURS = ("#0b6e4f", "#c8553d", "#3d5a98", "#8a6f2c", "#7b4b94", "#555555", "#2a9db5", "#d48fb1")
 TITLES = ("images/s", "CPU seconds per 1,000 images")
 
 
@@ -36,6 +37,47 @@ def draw(path: Path, servers: Mapping[str, Curve], request_sizes: Curve, bare: C
             axis.spines[["top", "right"]].set_visible(False)
             axis.set_ylim(0, 1.3 * axis.get_ylim()[1])  # room for the legend above all lines
             axis.legend(frameon=False, fontsize=8, loc="upper right", ncols=2 if axis is by_concurrency else 1)
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def draw_photos(
+    path: Path,
+    photos: Sequence[str],
+    closed: Mapping[str, Mapping[str, Curve]],
+    opened: Mapping[str, Mapping[str, Mapping[int, float]]],
+    limit: str,
+) -> None:
+    """Writes a row of charts for each photo: images/s, CPU seconds, and p99 by the share of a server's capacity."""
+    figure, axes = pyplot.subplots(len(photos), 3, figsize=(14, 4.4 * len(photos)), layout="constrained", squeeze=False)
+    names = [name for name in dict.fromkeys(name for photo in photos for name in closed[photo]) if name != limit]
+    styles = {
+        name: (colour, 2.4 if name == "confgate" else 1.4) for name, colour in zip(names, COLOURS * 2, strict=False)
+    }
+    for photo, row in zip(photos, axes, strict=True):
+        for which, axis in enumerate(row[:2]):
+            for name, curve in closed[photo].items():
+                if name == limit:
+                    _plot(axis, curve, which, "the limit: bare processes", "black", 1.0, ":")
+                else:
+                    _plot(axis, curve, which, name, *styles[name])
+            axis.set(xlabel="concurrent requests", ylabel=TITLES[which], xscale="log", title=photo)
+        for name, latencies in opened.get(photo, {}).items():
+            shown = {share: (p99, 0.0) for share, p99 in latencies.items() if math.isfinite(p99)}
+            _plot(row[2], shown, 0, name, *styles[name])
+        row[2].set(
+            xlabel="arrivals, % of a server's own capacity", ylabel="p99, ms (open loop)", yscale="log", title=photo
+        )
+        for axis in row:
+            ticks = sorted({int(x) for line in axis.lines for x in line.get_xdata()})
+            axis.set_xticks(ticks, [str(tick) for tick in ticks])
+            axis.minorticks_off()
+            axis.grid(alpha=0.25)
+            axis.spines[["top", "right"]].set_visible(False)
+        for axis in row[:2]:
+            axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 

@@ -48,6 +48,7 @@ class Server:
     settings: Mapping[str, str] = field(default_factory=dict)
     variants: tuple[Mapping[str, str], ...] = ()
     note: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)  # beside the content type
 
 
 def environment_of(server: Server, job: Job) -> dict[str, str]:
@@ -83,22 +84,33 @@ def _kserve(job: Job, _: Mapping[str, str]) -> list[str]:
 
 
 def _mlserver(job: Job, settings: Mapping[str, str]) -> list[str]:
+    return mlserver_command(job, 0, MAX_BATCH, float(settings["MLSERVER_BATCH_SECONDS"]))
+
+
+def mlserver_command(job: Job, workers: int, max_batch: int, batch_seconds: float) -> list[str]:
+    """Writes the settings for the model of `peers.mlserver_model`; 0 workers: it runs in the server's process."""
     ports = {
         "host": "127.0.0.1",
         "http_port": job.port,
         "grpc_port": job.port + 1,
         "metrics_port": job.port + 2,
         "debug": False,
-        "parallel_workers": 0,
+        "parallel_workers": workers,
     }
     (job.folder / "settings.json").write_text(json.dumps(ports))
-    batching = {"max_batch_size": MAX_BATCH, "max_batch_time": float(settings["MLSERVER_BATCH_SECONDS"])}
+    batching = {"max_batch_size": max_batch, "max_batch_time": batch_seconds}
     model = {"name": "bench", "implementation": "peers.mlserver_model.Model", **batching}
     (job.folder / "model-settings.json").write_text(json.dumps(model))
     return [str(job.python.with_name("mlserver")), "start", str(job.folder)]
 
 
 def _torchserve(job: Job, settings: Mapping[str, str]) -> list[str]:
+    handler = HERE / "peers" / "torchserve_handler.py"
+    return torchserve_command(job, handler, 1, MAX_BATCH, int(settings["TORCHSERVE_BATCH_DELAY_MS"]))
+
+
+def torchserve_command(job: Job, handler: Path, workers: int, max_batch: int, delay_ms: int) -> list[str]:
+    """Packs the handler as a model archive and writes TorchServe's settings."""
     # TorchServe would take files of an earlier run for a running server and for a model to load.
     (job.folder / ".model_server.pid").unlink(missing_ok=True)
     shutil.rmtree(job.folder / "logs", ignore_errors=True)
@@ -112,10 +124,9 @@ def _torchserve(job: Job, settings: Mapping[str, str]) -> list[str]:
     }
     with zipfile.ZipFile(store / "bench.mar", "w") as archive:
         archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
-        archive.write(HERE / "peers" / "torchserve_handler.py", "torchserve_handler.py")
-    delay = int(settings["TORCHSERVE_BATCH_DELAY_MS"])
-    workers = {"minWorkers": 1, "maxWorkers": 1, "batchSize": MAX_BATCH, "maxBatchDelay": delay}
-    model = {"defaultVersion": True, "marName": "bench.mar", "responseTimeout": 120, **workers}
+        archive.write(handler, "torchserve_handler.py")
+    batching = {"minWorkers": workers, "maxWorkers": workers, "batchSize": max_batch, "maxBatchDelay": delay_ms}
+    model = {"defaultVersion": True, "marName": "bench.mar", "responseTimeout": 120, **batching}
     lines = {
         "inference_address": f"http://127.0.0.1:{job.port}",
         "management_address": f"http://127.0.0.1:{job.port + 1}",
@@ -125,6 +136,7 @@ def _torchserve(job: Job, settings: Mapping[str, str]) -> list[str]:
         "load_models": "bench.mar",
         "models": json.dumps({"bench": {"1.0": model}}),
         "job_queue_size": 1000,
+        "max_request_size": 20_000_000,
         "disable_token_authorization": "true",
         "disable_system_metrics": "true",
         "install_py_dep_per_model": "false",

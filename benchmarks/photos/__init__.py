@@ -1,0 +1,1 @@
+"""confgate compared with other model servers on photos, with all CPUs: `make bench-photos`."""

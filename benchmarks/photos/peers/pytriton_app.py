@@ -1,0 +1,51 @@
+"""Triton through PyTriton: the JPEG as a binary BYTES tensor; Triton gathers batches for Python processes."""
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from pytriton.decorators import batch
+from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
+from pytriton.triton import Triton, TritonConfig
+
+from .classifier import Classifier
+
+Columns = dict[str, npt.NDArray[np.generic]]
+
+
+def instance() -> Callable[..., Columns]:
+    """A function that PyTriton runs in a process of its own; its session is made there, at the first request."""
+    made: list[Classifier] = []
+
+    @batch
+    def infer(image: npt.NDArray[np.object_]) -> Columns:
+        if not made:
+            made.append(Classifier())
+        rows = made[0].probabilities([made[0].decode(encoded) for encoded in image.ravel().tolist()])
+        return {"class_id": rows.argmax(axis=1).astype(np.int64)[:, None], "probabilities": rows}
+
+    infer_of_process: Callable[..., Columns] = infer
+    return infer_of_process
+
+
+if __name__ == "__main__":
+    port = int(os.environ["BENCH_PORT"])
+    config = TritonConfig(
+        http_address="127.0.0.1", http_port=port, allow_grpc=True, grpc_port=port + 1, metrics_port=port + 2
+    )
+    with Triton(config=config) as triton:
+        triton.bind(
+            model_name="bench",
+            infer_func=[instance() for _ in range(int(os.environ["BENCH_WORKERS"]))],
+            inputs=[Tensor(name="image", dtype=np.bytes_, shape=(1,))],
+            outputs=[
+                Tensor(name="class_id", dtype=np.int64, shape=(1,)),
+                Tensor(name="probabilities", dtype=np.float32, shape=(-1,)),
+            ],
+            config=ModelConfig(
+                max_batch_size=int(os.environ["BENCH_MAX_BATCH"]),
+                batcher=DynamicBatcher(max_queue_delay_microseconds=int(1000 * float(os.environ["BENCH_DELAY_MS"]))),
+            ),
+        )
+        triton.serve()
