@@ -9,10 +9,11 @@ sent a request because it had no CPU or its timer was coarse. The lag is part of
 """
 
 import argparse
-import asyncio
 import contextlib
 import json
 import random
+import selectors
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -56,115 +57,126 @@ def answer_length(received: bytes | bytearray) -> int | None:
     return at + int(rest.partition(b"\r\n")[0] or 0)
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """One connection, with at most one request in flight."""
 
-    def __init__(self, loop: "OpenLoop") -> None:
-        self.loop = loop
-        self.transport: asyncio.Transport | None = None
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.socket = socket.socket()
+        self.socket.setblocking(False)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.connect_ex(address)  # goes on in the background; the socket is writable when it is connected
         self.due: float | None = None
+        self.unsent = memoryview(b"")
         self.received = bytearray()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+    def send(self) -> None:
+        """Sends what the socket takes now; raises OSError if the connection is gone."""
+        with contextlib.suppress(BlockingIOError):
+            self.unsent = self.unsent[self.socket.send(self.unsent) :]
 
-    def send(self, due: float) -> None:
-        assert self.transport is not None
-        self.due = due
-        self.transport.write(self.loop.request)
-
-    def data_received(self, data: bytes) -> None:
+    def receive(self) -> bool | None:
+        """Whether the whole answer is there and is a 200; None while it is not there. Raises OSError as `send` does."""
+        try:
+            data = self.socket.recv(262_144)
+        except BlockingIOError:
+            return None
+        if not data:
+            raise ConnectionResetError
         self.received += data
         length = answer_length(self.received)
-        if length is None or len(self.received) < length or self.due is None:
-            return
+        if length is None or len(self.received) < length:
+            return None
         ok = self.received.split(b" ", 2)[1] == b"200"
-        closes = b"\r\nconnection: close\r\n" in bytes(self.received[: self.received.find(b"\r\n\r\n") + 2]).lower()
         self.received.clear()
-        due, self.due = self.due, None
-        if not closes:
-            self.loop.idle.append(self)
-        elif self.transport is not None:
-            self.transport.close()
-        self.loop.answered(due, ok)
-
-    def connection_lost(self, _: Exception | None) -> None:
-        if self in self.loop.idle:
-            self.loop.idle.remove(self)
-        if self.due is not None:
-            due, self.due = self.due, None
-            self.loop.answered(due, False)
+        return ok
 
 
 class OpenLoop:
-    """Sends the requests and collects what became of each."""
+    """Sends the requests and collects what became of each: one thread, one selector, nothing computed in between."""
 
     def __init__(self, url: str, request: bytes) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
-        self.host, self.port, self.request = parts.hostname, parts.port or 80, request
+        self.address, self.request = (parts.hostname, parts.port or 80), memoryview(request)
+        self.selector = selectors.DefaultSelector()
         self.idle: list[Connection] = []
         self.latencies: list[float] = []
         self.errors = 0
         self.in_flight = 0
         self.connections = 0
-        self.last_sent = False
-        self.all_answered = asyncio.Event()
 
-    def answered(self, due: float, ok: bool) -> None:
-        self.in_flight -= 1
-        if ok:
-            self.latencies.append(time.perf_counter() - due)
-        else:
-            self.errors += 1
-        if self.last_sent and not self.in_flight:
-            self.all_answered.set()
-
-    async def _send(self, due: float) -> None:
-        if self.idle:
-            self.idle.pop().send(due)
-            return
-        try:
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: Connection(self), self.host, self.port
-            )
-        except OSError:
-            self.answered(due, False)
-            return
-        self.connections += 1
-        connection.send(due)
-
-    async def run(self, times: Sequence[float]) -> dict[str, Any]:
-        lags, sending = [], set()
+    def run(self, times: Sequence[float]) -> dict[str, Any]:
+        lags: list[float] = []
         cpu, started = time.process_time(), time.perf_counter()
-        for offset in times:
-            due = started + offset
-            wait = due - time.perf_counter()
-            if wait > 0:
-                await asyncio.sleep(wait)
-            self.in_flight += 1
-            lags.append(time.perf_counter() - due)
-            if self.idle:
-                self.idle.pop().send(due)
-            else:
-                task = asyncio.create_task(self._send(due))
-                sending.add(task)
-                task.add_done_callback(sending.discard)
-            await asyncio.sleep(0)  # answers that came meanwhile give their connections back
-        self.last_sent = True
-        if self.in_flight:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.all_answered.wait(), LAST_ANSWERS_SECONDS)
+        end = started + (times[-1] if times else 0) + LAST_ANSWERS_SECONDS
+        while len(lags) < len(times) or self.in_flight:
+            now = time.perf_counter()
+            while len(lags) < len(times) and started + times[len(lags)] <= now:
+                due = started + times[len(lags)]
+                self._send(due)
+                lags.append(time.perf_counter() - due)
+            following = started + times[len(lags)] if len(lags) < len(times) else end
+            if time.perf_counter() > end:
+                break
+            for key, events in self.selector.select(max(0.0, following - time.perf_counter())):
+                self._ready(key.data, events)
+        self.selector.close()
+        ranked = sorted(lags) or [0.0]
         return {
             "sent": len(times),
             "latencies_ms": [round(1000 * latency, 2) for latency in self.latencies],
             "errors": self.errors + self.in_flight,
             "connections": self.connections,
-            "lag_p50_ms": 1000 * sorted(lags)[len(lags) // 2] if lags else 0.0,
-            "lag_p99_ms": 1000 * sorted(lags)[int(0.99 * len(lags))] if lags else 0.0,
+            "lag_p50_ms": 1000 * ranked[len(ranked) // 2],
+            "lag_p99_ms": 1000 * ranked[int(0.99 * len(ranked))],
             "client_cpu_seconds": time.process_time() - cpu,
         }
+
+    def _send(self, due: float) -> None:
+        if self.idle:
+            connection = self.idle.pop()
+        else:
+            connection = Connection(self.address)
+            self.connections += 1
+            self.selector.register(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
+        connection.due, connection.unsent = due, self.request
+        self.in_flight += 1
+        self._ready(connection, selectors.EVENT_WRITE)
+
+    def _ready(self, connection: Connection, events: int) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                connection.send()
+                self._listen(connection)
+            ok = connection.receive() if events & selectors.EVENT_READ else None
+        except OSError:
+            self._lost(connection)
+            return
+        if ok is None or connection.due is None:
+            return
+        self.in_flight -= 1
+        if ok:
+            self.latencies.append(time.perf_counter() - connection.due)
+        else:
+            self.errors += 1
+        connection.due = None
+        self.idle.append(connection)
+
+    def _listen(self, connection: Connection) -> None:
+        """Asks for writability only while there is something to write."""
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
+        if self.selector.get_key(connection.socket).events != wanted:
+            self.selector.modify(connection.socket, wanted, connection)
+
+    def _lost(self, connection: Connection) -> None:
+        """A connection that the server closed; with a request in flight that is an error."""
+        self.selector.unregister(connection.socket)
+        connection.socket.close()
+        if connection.due is not None:
+            self.in_flight -= 1
+            self.errors += 1
+        else:
+            self.idle.remove(connection)
 
 
 def request_bytes(url: str, headers: Sequence[Sequence[str]], body: bytes) -> bytes:
@@ -185,7 +197,7 @@ def main() -> int:
     arguments = parser.parse_args()
     request = request_bytes(arguments.url, arguments.header, arguments.body.read_bytes())
     times = arrivals(arguments.rate, arguments.seconds, arguments.seed)
-    print(json.dumps(asyncio.run(OpenLoop(arguments.url, request).run(times))))
+    print(json.dumps(OpenLoop(arguments.url, request).run(times)))
     return 0
 
 

@@ -276,7 +276,8 @@ def markdown(records: Records) -> str:
                 lines.append(
                     f"| {name} | {'beside ' if name == LIMIT else ''}{concurrency} | {cell.images_per_second:.1f} "
                     f"({cell.lowest:.1f} to {cell.highest:.1f}) | {share} | {cell.p50_ms:.1f} | "
-                    f"{cell.p99_ms:.1f} | {cell.cpu_per_1000:.2f} | {cell.client_cpu_per_1000:.2f} | {cell.pss_mb:,.0f} | {cell.images:,} | "
+                    f"{cell.p99_ms:.1f} | {cell.cpu_per_1000:.2f} | {cell.client_cpu_per_1000:.2f} | "
+                    f"{cell.pss_mb:,.0f} | {cell.images:,} | "
                     f"{cell.errors} |"
                 )
     for photo, tables in open_table(records).items():
@@ -291,7 +292,8 @@ def markdown(records: Records) -> str:
                 tail = "–" if cell.p999_ms is None else f"{cell.p999_ms:.1f}"
                 lines.append(
                     f"| {name} | {share_of_capacity} % | {cell.rate:.1f} | {cell.p50_ms:.1f} | "
-                    f"{cell.p99_ms:.1f} | {tail} | {cell.max_ms:.1f} | {cell.lag_p99_ms:.1f} | {cell.cpu_per_1000:.2f} | "
+                    f"{cell.p99_ms:.1f} | {tail} | {cell.max_ms:.1f} | {cell.lag_p99_ms:.1f} | "
+                    f"{cell.cpu_per_1000:.2f} | "
                     f"{cell.client_cpu_per_1000:.2f} | {cell.answered:,} | {cell.errors} |"
                 )
     about = {record["server"]: record for record in records.of("about")}

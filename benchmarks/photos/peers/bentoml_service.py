@@ -20,6 +20,6 @@ class Bench:
     def __init__(self) -> None:
         self.classifier = Classifier()
 
-    @bentoml.api(route="/classify")
+    @bentoml.api(route="/classify")  # type: ignore[untyped-decorator]
     def classify(self, image: Annotated[bytes, bentoml.validators.ContentType("image/jpeg")], /) -> dict[str, Any]:
         return self.classifier.answer(image)

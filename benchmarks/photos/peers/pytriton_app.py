@@ -18,7 +18,7 @@ def instance() -> Callable[..., Columns]:
     """A function that PyTriton runs in a process of its own; its session is made there, at the first request."""
     made: list[Classifier] = []
 
-    @batch
+    @batch  # type: ignore[untyped-decorator]
     def infer(image: npt.NDArray[np.object_]) -> Columns:
         if not made:
             made.append(Classifier())

@@ -31,7 +31,7 @@ class Bench:
         answer: Prediction = await self.gathered(encoded)
         return answer
 
-    @serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=DELAY)
+    @serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=DELAY)  # type: ignore[untyped-decorator]
     async def gathered(self, encoded: list[bytes]) -> list[Prediction]:
         return await asyncio.to_thread(self._answers, encoded)
 
@@ -49,7 +49,7 @@ if __name__ == "__main__":
     )
     logging = {"enable_access_log": False, "log_level": "WARNING"}
     serve.start(http_options={"host": "127.0.0.1", "port": int(os.environ["BENCH_PORT"])}, logging_config=logging)
-    serve.run(Bench.bind(), logging_config=logging)
+    serve.run(Bench.bind(), logging_config=logging)  # type: ignore[attr-defined]
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
     serve.shutdown()
     ray.shutdown()
