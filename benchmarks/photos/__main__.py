@@ -1,6 +1,6 @@
 """confgate compared with other model servers on photos, every server with all CPUs: `make bench-photos`.
 
-    python -m benchmarks.photos [--rounds 5] [--seconds 4] [--servers NAME …] [--minutes 4] [--out .bench/photos]
+    python -m benchmarks.photos [--rounds 3] [--seconds 4] [--servers NAME …] [--minutes 4] [--out .bench/photos]
 
 First the settings of each peer are tried and the best kept. Then all servers are started, and their answers checked. In
 each round, for each photo and each load, one server after another takes its turn: wrk in a closed loop at 1, 8, 32 and
@@ -37,8 +37,8 @@ def main() -> int:
     known = servers(len(os.sched_getaffinity(0)))
     names = [LIMIT, *(server.name for server in known)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each server with each load")
-    parser.add_argument("--seconds", type=int, default=4, help="length of a closed loop; twice that with 12mp")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each server with each load")
+    parser.add_argument("--seconds", type=int, default=4, help="length of a closed loop; three times that with 12mp")
     parser.add_argument("--open-seconds", type=int, default=12, help="length of an open loop; twice that with 12mp")
     parser.add_argument("--concurrency", type=int, nargs="*", default=(1, 8, 32, 128))
     parser.add_argument("--shares", type=int, nargs="*", default=(50, 70, 90), help="arrivals, %% of the capacity")

@@ -18,14 +18,18 @@ class Photo:
     width: int
     height: int
     most_bytes: int
-    patience: int  # a turn takes this many times the seconds, because few such photos are answered in one
+    # Few large photos are answered in a second: their turns take so many times the seconds that were asked for.
+    closed_times: int
+    open_times: int
+    # So many requests at once keep every server busy; the open loop's arrivals are shares of what it then answers.
+    busy_concurrency: int
 
     @property
     def file(self) -> str:
         return f"{self.name}.jpg"
 
 
-PHOTOS = (Photo("400x484", 400, 484, 40_000, 1), Photo("12mp", 4000, 3000, 3_600_000, 2))
+PHOTOS = (Photo("400x484", 400, 484, 40_000, 1, 1, 32), Photo("12mp", 4000, 3000, 3_600_000, 3, 2, 8))
 
 
 @dataclass(frozen=True)

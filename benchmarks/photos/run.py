@@ -25,9 +25,8 @@ from benchmarks.serving.processes import cpu_seconds, family, pss_bytes, resumed
 from benchmarks.serving.servers import ROOT, Job, Server
 
 TOLERANCE = 1e-4
+TUNING_SECONDS = 2
 PORTS_EACH = 10  # some servers open several ports
-CAPACITY_CONCURRENCY = 32
-TUNING_CONCURRENCIES = (8, 32)
 IDLE_CPUS, IDLE_SECONDS, MOST_IDLE_SECONDS = 0.3, 0.3, 20.0
 
 
@@ -114,8 +113,8 @@ class Run:
             try:
                 with self.started(replace(server, settings=variant), self.port) as one:
                     for photo in PHOTOS:
-                        for concurrency in TUNING_CONCURRENCIES:
-                            figures = self._closed(one, photo, concurrency, 2 * photo.patience)
+                        for concurrency in {8, photo.busy_concurrency}:
+                            figures = self._closed(one, photo, concurrency, TUNING_SECONDS * photo.open_times)
                             speeds.append(max(figures["images_per_second"], 0.1))
                             self._wait_until_idle(one)
             except LoadError as error:
@@ -179,7 +178,7 @@ class Run:
         print(f"{server}: {error}", file=sys.stderr, flush=True)
 
     def _measure(self, turn: Turn, one: Running | None) -> dict[str, Any]:
-        seconds = self.seconds * turn.photo.patience
+        seconds = self.seconds * turn.photo.closed_times
         if one is None:
             return self._limit(turn.photo, seconds)
         with resumed(one.process):
@@ -234,9 +233,9 @@ class Run:
 
     def _open(self, turn: Turn, one: Running, seconds: int) -> dict[str, Any]:
         """Arrivals at shares of the server's capacity of right now: a shared machine's speed changes by the minute."""
-        capacity = self._closed(one, turn.photo, CAPACITY_CONCURRENCY, seconds)["images_per_second"]
+        capacity = self._closed(one, turn.photo, turn.photo.busy_concurrency, seconds)["images_per_second"]
         if not capacity:
-            raise LoadError(f"answered nothing in {seconds} s at {CAPACITY_CONCURRENCY} requests at once")
+            raise LoadError(f"answered nothing in {seconds} s at {turn.photo.busy_concurrency} requests at once")
         loads = []
         for share in self.shares:
             self._wait_until_idle(one)
@@ -246,7 +245,7 @@ class Run:
                 "--rate",
                 str(capacity * share / 100),
                 "--seconds",
-                str(self.open_seconds * turn.photo.patience),
+                str(self.open_seconds * turn.photo.open_times),
             ]
             command += ["--seed", str(1000 * turn.round + share)]
             command += [part for name, value in one.headers.items() for part in ("--header", name, value)]

@@ -71,15 +71,21 @@ def _bentoml(job: Job, _: Settings) -> list[str]:
     return [str(job.python.with_name("bentoml")), "serve", "peers.bentoml_service:Bench", "--working-dir", str(HERE)]
 
 
-def v2_binary(shape: list[int]) -> Any:
-    """A V2 request whose one BYTES tensor follows the JSON as it is, after its length."""
+def _v2_binary(datatype: str, shape: list[int], tensor: bytes) -> bytes:
+    """A V2 request whose one tensor follows the JSON as it is."""
+    size = {"binary_data_size": len(tensor)}
+    head = {"inputs": [{"name": "image", "datatype": datatype, "shape": shape, "parameters": size}]}
+    return json.dumps(head).encode().ljust(V2_HEAD_BYTES) + tensor
 
-    def body(jpeg: bytes) -> bytes:
-        size = {"binary_data_size": len(jpeg) + 4}
-        head = {"inputs": [{"name": "image", "datatype": "BYTES", "shape": shape, "parameters": size}]}
-        return json.dumps(head).encode().ljust(V2_HEAD_BYTES) + struct.pack("<I", len(jpeg)) + jpeg
 
-    return body
+def _v2_file(jpeg: bytes) -> bytes:
+    """A BYTES tensor: the file after its length."""
+    return _v2_binary("BYTES", [1, 1], struct.pack("<I", len(jpeg)) + jpeg)
+
+
+def _v2_bytes(jpeg: bytes) -> bytes:
+    """A UINT8 tensor as long as the file: KServe's SDK reads a BYTES tensor as text."""
+    return _v2_binary("UINT8", [len(jpeg)], jpeg)
 
 
 V2_HEADERS = {"Inference-Header-Content-Length": str(V2_HEAD_BYTES)}
@@ -148,7 +154,7 @@ def servers(cpus: int) -> tuple[Server, ...]:
             path="/v2/models/bench/infer",
             content_type="application/octet-stream",
             headers=V2_HEADERS,
-            body=v2_binary([1]),
+            body=_v2_bytes,
             read=_read_v2,
             variants=(
                 {**setting(1, 1), "KSERVE_IN_THREADS": "1"},
@@ -186,7 +192,7 @@ def servers(cpus: int) -> tuple[Server, ...]:
             path="/v2/models/bench/infer",
             content_type="application/octet-stream",
             headers=V2_HEADERS,
-            body=v2_binary([1, 1]),
+            body=_v2_file,
             read=_read_v2,
             health="/v2/models/bench/ready",
             variants=(each, *batches, shared),

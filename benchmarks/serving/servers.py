@@ -213,7 +213,8 @@ TORCHSERVE = Server(
 )
 MLSERVER = Server(
     name="MLServer",
-    packages=("mlserver==1.7.1", *RUNTIME),
+    # uvloop: the worker processes of this version do not start with a later one.
+    packages=("mlserver==1.7.1", "uvloop==0.21.0", *RUNTIME),
     command=_mlserver,
     path="/v2/models/bench/infer",
     content_type="application/json",

@@ -1,4 +1,4 @@
-"""KServe's SDK server: the V2 protocol with the JPEG as a binary BYTES tensor. It does not batch by itself."""
+"""KServe's SDK server: the V2 protocol with the JPEG as a binary UINT8 tensor. It does not batch by itself."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ class Model(kserve.Model):  # type: ignore[misc]  # kserve is not installed here
         return True
 
     async def predict(self, payload: kserve.InferRequest, *_: object, **__: object) -> kserve.InferResponse:
-        encoded = payload.inputs[0].as_numpy().ravel().tolist()
+        encoded = payload.inputs[0].as_numpy().tobytes()
         rows = await asyncio.to_thread(self._rows, encoded) if self.in_threads else self._rows(encoded)
         outputs = []
         for name, datatype, column in (
@@ -33,8 +33,8 @@ class Model(kserve.Model):  # type: ignore[misc]  # kserve is not installed here
             outputs.append(output)
         return kserve.InferResponse(payload.id, self.name, outputs)
 
-    def _rows(self, encoded: list[bytes]) -> Floats:
-        return self.classifier.probabilities([self.classifier.decode(one) for one in encoded])
+    def _rows(self, encoded: bytes) -> Floats:
+        return self.classifier.probabilities([self.classifier.decode(encoded)])
 
 
 if __name__ == "__main__":
