@@ -12,6 +12,7 @@ Writes results.json, results.md and photos.png.
 
 import argparse
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -52,6 +53,7 @@ def main() -> int:
     parser.add_argument("--no-tune", action="store_true", help="use the first settings of servers.py")
     parser.add_argument("--report", action="store_true", help="write the report of what is on record; measure nothing")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, which ends the servers on its way
     if arguments.report:
         print(write_report(arguments.out))
         return 0

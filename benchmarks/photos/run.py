@@ -6,6 +6,7 @@ What a turn found is written down at once; a run that was ended goes on where it
 import json
 import os
 import resource
+import socket
 import statistics
 import subprocess
 import sys
@@ -276,6 +277,9 @@ class Run:
         log = folder / "server.log"
         for photo in PHOTOS:
             (folder / f"body-{photo.name}").write_bytes(server.body((self.inputs / photo.file).read_bytes()))
+        with socket.socket() as asked:
+            if asked.connect_ex(("127.0.0.1", port)) == 0:
+                raise LoadError(f"another program listens on port {port}; end it, or give another --port")
         command = server.command(job, server.settings)
         environment = environment_of(server, job, self.facts_file, self.facts["graph"])
         before = time.monotonic()
@@ -295,7 +299,7 @@ class Run:
 
     def _check(self, one: Running, photo: Photo, log: Path) -> None:
         body, status, answer = one.body(photo).read_bytes(), 0, b""
-        for _ in range(600):  # some servers are ready before their worker is
+        for _ in range(100):  # some servers are ready before their worker is
             status, answer = ask(
                 one.job.port, "POST", one.server.path, body, one.server.content_type, headers=one.server.headers
             )

@@ -28,7 +28,7 @@ def environment_of(server: Server, job: Job, facts: Path, graph: str) -> dict[st
         return {"TMPDIR": str(job.folder), "PYTHONPATH": str(ROOT)}
     return {
         "TMPDIR": str(job.folder),
-        "PYTHONPATH": str(HERE),
+        "PYTHONPATH": f"{HERE}:{HERE / 'peers' / 'triton_site'}" if server.name == "Triton" else str(HERE),
         "OMP_NUM_THREADS": "1",
         "BENCH_FACTS": str(facts),
         "BENCH_MODEL": graph,

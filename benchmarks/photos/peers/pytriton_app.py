@@ -1,4 +1,6 @@
-"""Triton through PyTriton: the JPEG as a binary BYTES tensor; Triton gathers batches for Python processes."""
+"""Triton through PyTriton: the JPEG as a binary BYTES tensor; Triton gathers batches for threads of this
+process, which ONNX Runtime and Pillow release the GIL to.
+"""
 
 import os
 from collections.abc import Callable
@@ -15,14 +17,12 @@ Columns = dict[str, npt.NDArray[np.generic]]
 
 
 def instance() -> Callable[..., Columns]:
-    """A function that PyTriton runs in a process of its own; its session is made there, at the first request."""
-    made: list[Classifier] = []
+    """A function that PyTriton calls in a thread of its own, with a session of its own."""
+    classifier = Classifier()
 
     @batch  # type: ignore[untyped-decorator]
     def infer(image: npt.NDArray[np.object_]) -> Columns:
-        if not made:
-            made.append(Classifier())
-        rows = made[0].probabilities([made[0].decode(encoded) for encoded in image.ravel().tolist()])
+        rows = classifier.probabilities([classifier.decode(encoded) for encoded in image.ravel().tolist()])
         return {"class_id": rows.argmax(axis=1).astype(np.int64)[:, None], "probabilities": rows}
 
     infer_of_process: Callable[..., Columns] = infer
@@ -32,9 +32,13 @@ def instance() -> Callable[..., Columns]:
 if __name__ == "__main__":
     port = int(os.environ["BENCH_PORT"])
     config = TritonConfig(
-        http_address="127.0.0.1", http_port=port, allow_grpc=True, grpc_port=port + 1, metrics_port=port + 2
+        http_address="127.0.0.1",
+        http_port=port,
+        grpc_address="127.0.0.1",
+        grpc_port=port + 1,
+        metrics_port=port + 2,
     )
-    with Triton(config=config) as triton:
+    with Triton(config=config, workspace=f"{os.environ['TMPDIR']}/workspace") as triton:
         triton.bind(
             model_name="bench",
             infer_func=[instance() for _ in range(int(os.environ["BENCH_WORKERS"]))],
