@@ -22,7 +22,7 @@ SEED ?=
 FOREIGN ?= fashion_mnist
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test test-models fuzz lint format audit sbom lock train bench bench-serving soak attacks dashboards results clean
+.PHONY: help serve demo test test-models fuzz lint format audit sbom lock train bench bench-serving bench-photos soak attacks dashboards results clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ bench: $(VENV)/.dev ## run the benchmarks side by side
 
 bench-serving: $(VENV)/.dev ## confgate beside other model servers (installs them into .bench; needs wrk and Java)
 	$(BIN)/python -m benchmarks.serving
+
+bench-photos: $(VENV)/.dev ## the same on photos, all CPUs, with an open loop (PHOTOS_FLAGS="--minutes 4 ..."; goes on where it ended)
+	$(BIN)/python -m benchmarks.photos $(PHOTOS_FLAGS)
 
 soak: $(VENV)/.dev ## saturate the service with good and hostile requests (DURATION=seconds, default 30 minutes)
 	$(BIN)/python -m benchmarks.soak --seconds $(or $(DURATION),1800)

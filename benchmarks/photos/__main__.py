@@ -25,6 +25,7 @@ from benchmarks.serving.environments import InstallError
 from benchmarks.serving.load import LoadError
 from benchmarks.serving.servers import ROOT
 
+MANIFEST = "bundle.json"
 CLOTHING = ROOT / "models" / "clothing"
 
 
@@ -59,6 +60,8 @@ def main() -> int:
         return 0
     if arguments.bundle is None:
         parser.error(f"{CLOTHING} has no version; give a bundle of a network for photos with --bundle")
+    if not (arguments.bundle / MANIFEST).is_file():
+        parser.error(f"{arguments.bundle} is not a bundle: it has no {MANIFEST}; expected a folder MODELS/NAME/VERSION")
     deadline = time.monotonic() + 60 * arguments.minutes
     try:
         run = Run(

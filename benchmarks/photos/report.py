@@ -261,7 +261,8 @@ def markdown(records: Records) -> str:
     lines = [
         f"{facts['date']}, {facts['cpus']} cores of {facts['cpu']}, Python {facts['python']}, {facts['bundle']}; "
         f"photos: {sizes}; medians of up to {facts['rounds']} turns, of {facts['seconds']} s in the closed and "
-        f"{facts['open_seconds']} s in the open loop (12mp: three times and twice that). The load generators run on the same cores.",
+        f"{facts['open_seconds']} s in the open loop (12mp: three times and twice that). "
+        "The load generators run on the same cores.",
     ]
     for photo, tables in closed_table(records).items():
         lines += [

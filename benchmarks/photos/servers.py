@@ -7,6 +7,7 @@ accepts. What is installed is that of `benchmarks.serving`, where a server is in
 
 import json
 import struct
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,9 @@ def environment_of(server: Server, job: Job, facts: Path, graph: str) -> dict[st
         return {"TMPDIR": str(job.folder), "PYTHONPATH": str(ROOT)}
     return {
         "TMPDIR": str(job.folder),
-        "PYTHONPATH": f"{HERE}:{HERE / 'peers' / 'triton_site'}" if server.name == "Triton" else str(HERE),
+        "PYTHONPATH": str(HERE),
+        # Triton's Python backend must find the library of the Python that it runs with, not another 3.11's.
+        "LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR")),
         "OMP_NUM_THREADS": "1",
         "BENCH_FACTS": str(facts),
         "BENCH_MODEL": graph,

@@ -31,7 +31,7 @@ class Model(kserve.Model):  # type: ignore[misc]  # kserve is not installed here
             output = kserve.InferOutput(name, list(column.shape), datatype)
             output.set_data_from_numpy(column, binary_data=False)
             outputs.append(output)
-        return kserve.InferResponse(payload.id, self.name, outputs)
+        return kserve.InferResponse(payload.id or "photo", self.name, outputs)
 
     def _rows(self, encoded: bytes) -> Floats:
         return self.classifier.probabilities([self.classifier.decode(encoded)])
