@@ -18,7 +18,6 @@ import time
 from pathlib import Path
 
 from benchmarks.photos.plan import LIMIT, PHOTOS, turns
-from benchmarks.photos.report import write_report
 from benchmarks.photos.run import Run
 from benchmarks.photos.servers import servers
 from benchmarks.serving.environments import InstallError
@@ -33,6 +32,13 @@ def shipped_bundle() -> Path | None:
     """The highest version of models/clothing."""
     versions = [folder for folder in CLOTHING.glob("*") if folder.name.isdigit()]
     return max(versions, key=lambda folder: int(folder.name), default=None)
+
+
+def write_report(out: Path) -> str:
+    """Imports NumPy and ONNX Runtime only now: what confgate shares with this process counts as half its memory."""
+    from benchmarks.photos import report
+
+    return report.write_report(out)
 
 
 def main() -> int:

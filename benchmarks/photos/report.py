@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.photos.plan import LIMIT, PHOTOS, Record, Records
+from benchmarks.serving.picture import draw_photos
 from benchmarks.serving.report import Goal, percentile
 from benchmarks.serving.servers import ROOT
 
@@ -321,8 +322,6 @@ def markdown(records: Records) -> str:
 
 def write_report(out: Path) -> str:
     """Writes the three files and returns the Markdown for the terminal."""
-    from benchmarks.serving.picture import draw_photos  # Matplotlib only now that nothing is measured
-
     records = Records(out / "records.jsonl")
     if not records.of("turn"):
         return f"{out} has no turn on record yet"
