@@ -74,6 +74,12 @@ def draw_photos(
             axis.minorticks_off()
             axis.grid(alpha=0.25)
             axis.spines[["top", "right"]].set_visible(False)
+        shown_ms = [y for line in row[2].lines for y in line.get_ydata()] or [1.0]
+        low, high = 0.8 * min(shown_ms), 1.25 * max(shown_ms)
+        steps = [step * 10**power for power in range(6) for step in (1, 2, 5)]
+        row[2].set_yticks(steps, [f"{step:,}" for step in steps])
+        row[2].set_ylim(low, high)
+        row[2].minorticks_off()
         for axis in row[:2]:
             axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
     handles, labels = axes[0][0].get_legend_handles_labels()
