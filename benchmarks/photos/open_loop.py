@@ -120,6 +120,8 @@ class OpenLoop:
                 break
             for key, events in self.selector.select(max(0.0, following - time.perf_counter())):
                 self._ready(key.data, events)
+        for key in list(self.selector.get_map().values()):
+            key.data.socket.close()
         self.selector.close()
         ranked = sorted(lags) or [0.0]
         return {
