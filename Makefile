@@ -22,7 +22,7 @@ SEED ?=
 FOREIGN ?= fashion_mnist
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test test-models fuzz lint format audit sbom lock train bench bench-serving bench-photos soak attacks dashboards results clean
+.PHONY: help serve demo test test-models fuzz lint format audit sbom lock train bench bench-serving bench-photos headroom soak attacks dashboards results clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ bench-serving: $(VENV)/.dev ## confgate beside other model servers (installs the
 
 bench-photos: $(VENV)/.dev ## the same on photos, all CPUs, with an open loop (PHOTOS_FLAGS="--minutes 4 ..."; goes on where it ended)
 	$(BIN)/python -m benchmarks.photos $(PHOTOS_FLAGS)
+
+headroom: $(VENV)/.dev ## what HTTP, decoding, batching and the gate cost when inference costs nothing (needs wrk; OTHER=checkout)
+	$(BIN)/python -m benchmarks.headroom $(if $(OTHER),--other $(OTHER))
 
 soak: $(VENV)/.dev ## saturate the service with good and hostile requests (DURATION=seconds, default 30 minutes)
 	$(BIN)/python -m benchmarks.soak --seconds $(or $(DURATION),1800)

@@ -109,6 +109,8 @@ class Batcher(Generic[Row]):
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting[Row]] = deque()
         self._images = 0  # admitted and not yet dispatched: being decoded, or waiting
+        self._crowded = False  # whether the last batch held images of several requests
+        self._wakes_soon = False  # whether the event loop will wake a worker in its next turn
         self._closed = False
         self._seconds_per_image = 0.01
         # Not an executor: that would make a Future for every batch, and nothing here waits for one. The worker that
@@ -163,6 +165,23 @@ class Batcher(Generic[Row]):
                 return
         self.refuse(ticket, place, NotReady(UNLOADED))
 
+    def put_all(self, ticket: Ticket[Row], images: Sequence[Pixels]) -> None:
+        """On the event loop: adds all images of a request, in their order."""
+        now = time.monotonic()
+        with self._lock:
+            if self._closed:
+                raise NotReady(UNLOADED)
+            self._waiting.extend([_Waiting(ticket, place, image, now) for place, image in enumerate(images)])
+            if not self._crowded:
+                self._wake_for_waiting()
+                return
+            if self._wakes_soon or not self._idle:
+                return
+            self._wakes_soon = True
+        # The requests that the event loop has read by now come first, and join the batch. Woken at once, a worker would
+        # take this one alone, and the two threads would stop each other for the GIL.
+        ticket.future.get_loop().call_soon(self._wake_soon)
+
     def prepare_if_idle(self, prepare: Callable[[], None]) -> bool:
         """If a worker is idle: runs `prepare`, which puts an image, in it, and then the batch.
 
@@ -211,6 +230,12 @@ class Batcher(Generic[Row]):
         self._coming += 1
         self._idle.pop().put(prepare)
 
+    def _wake_soon(self) -> None:
+        with self._lock:
+            self._wakes_soon = False
+            if not self._closed:
+                self._wake_for_waiting()
+
     def _wake_for_waiting(self) -> None:
         """With the lock held: a worker for what waits, unless enough of them are on their way."""
         if self._idle and len(self._waiting) > self._coming:
@@ -251,9 +276,8 @@ class Batcher(Generic[Row]):
 
     def _compute(self, batch: list[_Waiting[Row]]) -> None:
         started = time.monotonic()
-        # One image alone, the most frequent batch of a service that is not busy, need not be copied.
-        images = batch[0].image[np.newaxis] if len(batch) == 1 else np.stack([item.image for item in batch])
-        rows = self._run(images)
+        self._crowded = batch[0].ticket is not batch[-1].ticket
+        rows = self._run(_stacked([item.image for item in batch]))
         seconds = time.monotonic() - started
         with self._lock:
             self._seconds_per_image += 0.1 * (seconds / len(batch) - self._seconds_per_image)
@@ -292,6 +316,14 @@ class Batcher(Generic[Row]):
                 batch.append(item)
         self._wake_for_waiting()
         return batch
+
+
+def _stacked(images: Sequence[Pixels]) -> Pixels:
+    """[N, H, W, 3] of images [H, W, 3], as np.stack makes it, without its steps in Python for each image."""
+    # One image alone, the most frequent batch of a service that is not busy, need not be copied.
+    if len(images) == 1:
+        return images[0][np.newaxis]
+    return np.concatenate(images).reshape(len(images), *images[0].shape)
 
 
 def _nothing() -> None:

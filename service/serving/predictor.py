@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial as bound
+from typing import cast
 
 import numpy as np
 
@@ -52,16 +53,10 @@ class Predictor:
         """One decision for each image. A bad image fails the request, or with `partial` only itself."""
         queue = model.queues["perturbed" if preprocess or gate.score in PREPROCESSED_SCORES else "forward"]
         with queue.admit(len(images), deadline) as ticket:
-            encoded: Encoded = deque()
-            for place, image in enumerate(images):
-                if isinstance(image, RequestError):
-                    queue.refuse(ticket, place, image)
-                elif isinstance(image, np.ndarray):
-                    queue.put(ticket, place, image)
-                elif len(images) > 1 or not self._decode_if_idle(model, queue, ticket, image):
-                    encoded.append((place, image))
-            for _ in range(min(len(encoded), self._decode_pool.size)):
-                self._decode_pool.submit(self._decode_next, model, queue, ticket, encoded, bulk=len(images) > 1)
+            if isinstance(images[0], np.ndarray):
+                queue.put_all(ticket, cast(Sequence[Pixels], images))  # a request has pixels for all images or for none
+            else:
+                self._begin(model, queue, ticket, cast(Sequence[bytes | RequestError], images))
             readings = await ticket.result()
         for index, reading in enumerate(readings):
             if isinstance(reading, RequestError):
@@ -79,6 +74,23 @@ class Predictor:
                     assert not isinstance(image, RequestError)  # those have no decision
                     self._on_refused(model, gate, image, decision, request_id)
         return decisions
+
+    def _begin(
+        self,
+        model: Model,
+        queue: Batcher[Reading],
+        ticket: Ticket[Reading],
+        images: Sequence[bytes | RequestError],
+    ) -> None:
+        """Has image files decoded; those of one request by as many threads as there are."""
+        encoded: Encoded = deque()
+        for place, image in enumerate(images):
+            if isinstance(image, RequestError):
+                queue.refuse(ticket, place, image)
+            elif len(images) > 1 or not self._decode_if_idle(model, queue, ticket, image):
+                encoded.append((place, image))
+        for _ in range(min(len(encoded), self._decode_pool.size)):
+            self._decode_pool.submit(self._decode_next, model, queue, ticket, encoded, bulk=len(images) > 1)
 
     def _decode_if_idle(self, model: Model, queue: Batcher[Reading], ticket: Ticket[Reading], image: bytes) -> bool:
         """One tiny image for an idle model is decoded by the thread that will compute it."""

@@ -134,7 +134,8 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
     api.state.loader = loader
     api.state.overrides = overrides
 
-    infer = InferEndpoint(InferenceEndpoint(INFER_ROUTE, settings, lifecycle, registry, predictor, metrics, bodies))
+    infer_endpoint = InferenceEndpoint(INFER_ROUTE, settings, lifecycle, registry, predictor, metrics, bodies)
+    infer = InferEndpoint(infer_endpoint, otherwise=api)
     # First, because the router tries its routes in their order.
     api.router.routes[:0] = [Route(path, infer, methods=["POST"], include_in_schema=False) for path in INFER_ROUTES]
     for part in (models, gates, metadata, repository):
@@ -147,7 +148,7 @@ def create_app(settings: Settings, open_session: SessionOpener = open_session) -
 
     # From the inside out: a request passes these from the last to the first.
     predict_endpoint = InferenceEndpoint(PREDICT_ROUTE, settings, lifecycle, registry, predictor, metrics, bodies)
-    layers: ASGIApp = PredictEndpoint(predict_endpoint, otherwise=api)
+    layers: ASGIApp = PredictEndpoint(predict_endpoint, otherwise=infer)
     layers = Auth(layers, gatekeeper, metrics)
     layers = ServerErrorMiddleware(layers, handler=internal_error)
     layers = RequestContext(layers, lifecycle, settings.access_log, interrupted)

@@ -1,9 +1,10 @@
 """POST /v2/models/{model}[/versions/{version}]/infer, by the Open Inference Protocol."""
 
 import asyncio
+import re
 from functools import partial
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import MalformedRequest, UnsupportedType
 from service.model.gate import Decision
@@ -16,22 +17,33 @@ from service.web.v2.request import InferRequest, read_infer
 from service.web.v2.response import infer_response, specs_of
 
 INFER_ROUTES = (INFER_ROUTE, "/v2/models/{model}/versions/{version}/infer")
+INFER_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer$")
 MAX_HEADER_LENGTH = 2**40
 
 
 class InferEndpoint:
-    """Plain ASGI behind the framework's router, which reads the path."""
+    """Answers POST on its routes, and passes everything else on to the framework, whose layers would cost time.
 
-    def __init__(self, endpoint: InferenceEndpoint) -> None:
+    The framework knows these routes too, for its answers to other methods and to a slash at the end.
+    """
+
+    def __init__(self, endpoint: InferenceEndpoint, otherwise: ASGIApp) -> None:
         self._endpoint = endpoint
+        self._otherwise = otherwise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = INFER_PATH.match(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if path is None:
+            await self._otherwise(scope, receive, send)
+        else:
+            await self._infer(path["model"], path["version"], scope, receive, send)
+
+    async def _infer(self, name: str, asked_version: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         with self._endpoint.begin(scope, receive) as exchange:
             header_length = read_header_length(scope)
-            path = scope["path_params"]
-            version = whole_number("version", path["version"], MAX_VERSION) if "version" in path else None
+            version = None if asked_version is None else whole_number("version", asked_version, MAX_VERSION)
             headers = exchange.read_headers()
-            model = exchange.choose_model(path["model"], version)
+            model = exchange.choose_model(name, version)
             with exchange.deadline() as deadline:
                 body = await read_whole(
                     scope, exchange.receive, headers.content_length, self._endpoint.limits.max_bytes

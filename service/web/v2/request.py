@@ -91,7 +91,12 @@ def _parse(text: bytes, target: Input, max_images: int) -> dict[str, Any]:
             "(parameters.binary_data_size), or encoded, as datatype BYTES"
         )
     try:
-        document = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
+        decoded = text.decode("utf-8")
+        if decoded.startswith("\ufeff"):
+            raise json.JSONDecodeError(
+                "Unexpected UTF-8 BOM (decode using utf-8-sig)", decoded, 0
+            )  # as json.loads says
+        document = _DECODER.decode(decoded)
     except (ValueError, RecursionError) as error:
         raise MalformedRequest(f"the body is not JSON: {str(error)[:SHOWN]}") from error
     return _object("the request", document)
@@ -282,3 +287,7 @@ def _refuse_unknown(where: str, given: Mapping[str, Any], known: Collection[str]
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
+
+
+# Made once: json.loads would make one for each request.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)

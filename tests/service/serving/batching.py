@@ -63,6 +63,13 @@ async def ask(queue: Batcher[int], *values: int, seconds: float = 60.0) -> list[
         return await ticket.result()
 
 
+async def ask_pixels(queue: Batcher[int], *values: int) -> list[int]:
+    """As a request whose images need no decoding."""
+    with queue.admit(len(values), time.monotonic() + 60) as ticket:
+        queue.put_all(ticket, [image(value) for value in values])
+        return await ticket.result()
+
+
 def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from service.errors import InvalidImage, QueueFull
+from service.errors import InvalidImage, NotReady, QueueFull
 from service.serving.batcher import Batcher, Ticket
-from tests.service.serving.batching import Model, ask, batcher, image, run, start
+from tests.service.serving.batching import Model, ask, ask_pixels, batcher, image, run, start
 
 
 def test_an_idle_queue_answers_at_once() -> None:
@@ -21,6 +21,47 @@ def test_an_idle_queue_answers_at_once() -> None:
             assert await ask(queue, 7) == [7]
             assert await ask(queue, 8) == [8]
         assert model.batches == [[7], [8]]
+
+    run(test)
+
+
+def test_requests_of_one_turn_of_the_loop_run_together_after_a_crowded_batch() -> None:
+    """Where the last batch held several requests, those that the event loop has read by now form the next one."""
+
+    async def give_up_the_gil() -> list[int]:
+        time.sleep(0.1)  # noqa: ASYNC251 - an inference thread that was woken already would run the first one alone
+        return []
+
+    async def test() -> None:
+        model = Model()
+        async with batcher(model) as queue:
+            model.go_on.clear()
+            (first,) = await start(ask_pixels(queue, 1))
+            await model.wait_until_entered()
+            crowd = await start(ask_pixels(queue, 2), ask_pixels(queue, 3))
+            model.go_on.set()
+            assert [await first, *(await asyncio.gather(*crowd))] == [[1], [2], [3]]
+            # The thread looks once more for images before it waits to be woken.
+            while not queue._idle:  # noqa: ASYNC110 - it tells nobody when it waits
+                await asyncio.sleep(0)
+            asks = [ask_pixels(queue, *values) for values in ((4,), (5, 6), (7,))]
+            asks.insert(1, give_up_the_gil())
+            assert await asyncio.gather(*asks) == [[4], [], [5, 6], [7]]
+        assert model.batches == [[1], [2, 3], [4, 5, 6, 7]]
+
+    run(test)
+
+
+def test_pixels_for_a_queue_that_was_closed_meanwhile_are_refused() -> None:
+    """A request that was admitted before the model was unloaded is told so."""
+
+    async def test() -> None:
+        async with batcher(Model()) as queue:
+            with queue.admit(1, time.monotonic() + 60) as ticket:
+                await asyncio.to_thread(queue.close)
+                with pytest.raises(NotReady, match="no longer served"):
+                    queue.put_all(ticket, [image(1)])
+            assert queue.images == 0
 
     run(test)
 

@@ -43,6 +43,7 @@ NAN = json.dumps({"inputs": [as_json(data=[float("nan")] * SIZE)]}).encode()
 REFUSED: dict[str, tuple[tuple[bytes, bytes], int, str]] = {
     "no JSON": ((b"image", b""), 400, "the body is not JSON"),
     "no UTF-8": ((b'{"id": "\xff"}', b""), 400, "the body is not JSON"),
+    "byte order mark": ((b"\xef\xbb\xbf{}", b""), 400, "Unexpected UTF-8 BOM"),
     "no object": ((b"[1]", b""), 400, "must be a JSON object, not a JSON list"),
     "deep": ((DEEP, b""), 413, "more than 3560 values"),
     "deep, not long": ((b"[" * 1500 + b"]" * 1500, b""), 400, "the body is not JSON"),

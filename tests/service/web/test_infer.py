@@ -193,11 +193,20 @@ def test_a_request_is_logged_like_one_of_v1(client: httpx.Client, service: Servi
     assert line.items() >= told.items()
 
 
+def test_a_slash_too_many_leads_to_the_route(client: httpx.Client) -> None:
+    """As on all other routes."""
+    response = client.post("/v2/models/colours/versions/1/infer/", follow_redirects=False)
+    assert response.status_code == 307
+    assert response.headers["location"].endswith("/v2/models/colours/versions/1/infer")
+
+
 def test_other_answers_are_errors_too(client: httpx.Client) -> None:
     """No such path or method, no such model, and a version that is no number are {"error"} on /v2."""
     for method, path, status in (
         ("GET", "/v2/nope", 404),
         ("GET", "/v2/models/colours/infer", 405),
+        ("PUT", "/v2/models/colours/versions/1/infer", 405),
+        ("POST", "/v2/models/colours/x/infer", 404),
         ("GET", "/v2/models/nope", 404),
         ("GET", "/v2/models/colours/versions/x/ready", 400),
         ("POST", "/v2/models/colours/versions/0/infer", 400),

@@ -1,0 +1,1 @@
+"""What the service costs when inference costs nothing."""
