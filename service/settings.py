@@ -104,8 +104,8 @@ class Settings(BaseSettings):
         48,
         ge=1,
         le=1_000_000,
-        description="Most megabytes that a graph takes for one batch on a CPU, beside its weights; batches of large "
-        "images hold fewer than max_batch.",
+        description="Most megabytes that a graph takes on a CPU, beside its weights, for all batches computed at "
+        "the same time; batches of large images hold fewer than max_batch.",
     )
     open_perturbed: Annotated[Literal["first-use", "load"], BeforeValidator(_word)] = Field(
         "first-use",

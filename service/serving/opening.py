@@ -95,7 +95,7 @@ class BundleOpener:
         settings, max_batch = self._settings, bundle.manifest.batch_of(self._settings.max_batch)
         if settings.threads:
             return Parallelism(settings.threads, settings.inference_workers or 1, max_batch), None
-        probe = self._session(bundle, "forward", 1, 1)
+        probe = self._session(bundle, "forward", Parallelism(threads=1, workers=1, largest_batch=1), 1)
         if probe.device == "cuda":
             return parallelism_on_cuda(max_batch), None
         seconds = seconds_of_one_image(probe, bundle.manifest.input)
@@ -103,13 +103,13 @@ class BundleOpener:
         chosen = replace(chosen, workers=settings.inference_workers or chosen.workers)
         return chosen, probe if pays_by_load(chosen, seconds) else None
 
-    def _session(self, bundle: Bundle, graph: GraphName, threads: int, max_batch: int) -> Session:
-        limit = self._settings.batch_mb * MEGABYTE
-        return self._open_session(bundle, graph, self._settings.device, threads, max_batch, limit)
+    def _session(self, bundle: Bundle, graph: GraphName, parallelism: Parallelism, max_batch: int) -> Session:
+        limit = self._settings.batch_mb * MEGABYTE // parallelism.workers  # each worker's batch takes its own
+        return self._open_session(bundle, graph, self._settings.device, parallelism.threads, max_batch, limit)
 
     def _open_graph(self, bundle: Bundle, graph: GraphName, parallelism: Parallelism, served: Table) -> Session:
-        manifest, threads = bundle.manifest, parallelism.threads
-        session = self._session(bundle, graph, threads, parallelism.largest_batch)
+        manifest = bundle.manifest
+        session = self._session(bundle, graph, parallelism, parallelism.largest_batch)
         if graph == "forward" or self._stays_open(manifest, served):
             return session
         folder, batch = bundle.folder, session.largest_batch
@@ -119,7 +119,7 @@ class BundleOpener:
             found = load_bundle(folder)
             if found.manifest != manifest:
                 raise BundleError(folder, "file", "another bundle than was loaded", "no change, or a load")
-            session = self._session(found, graph, threads, batch)
+            session = self._session(found, graph, parallelism, batch)
             del found
             return_freed_memory()
             seconds = round(time.perf_counter() - started, 3)
