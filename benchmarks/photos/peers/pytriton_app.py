@@ -3,7 +3,9 @@ process, which ONNX Runtime and Pillow release the GIL to.
 """
 
 import os
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +40,9 @@ if __name__ == "__main__":
         grpc_port=port + 1,
         metrics_port=port + 2,
     )
-    with Triton(config=config, workspace=f"{os.environ['TMPDIR']}/workspace") as triton:
+    workspace = Path(os.environ["TMPDIR"], "workspace")
+    shutil.rmtree(workspace, ignore_errors=True)  # of an earlier part of the run
+    with Triton(config=config, workspace=str(workspace)) as triton:
         triton.bind(
             model_name="bench",
             infer_func=[instance() for _ in range(int(os.environ["BENCH_WORKERS"]))],
