@@ -18,6 +18,9 @@ import typer
 from service.errors import ConfgateError
 
 TIMEOUT_SECONDS = 60
+# Less than a service takes by default: 64 files (--max-images) and 20 MB (--max-body-bytes).
+FILES_PER_REQUEST = 32
+BYTES_PER_REQUEST = 16_000_000
 HEADINGS = ("file", "label", "probability", "confidence", "accepted", "reason", "score > threshold")
 
 
@@ -38,9 +41,19 @@ def predict(
         str | None,
         typer.Option(help="Your key, if the service asks for one.", envvar="CONFGATE_API_KEY", show_envvar=True),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The service's own answer, for programs.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="For programs: the service's own answer. Of several requests it has all predictions, in order, "
+            "and the id of the first.",
+        ),
+    ] = False,
 ) -> None:
-    """Ask a running service about image files."""
+    """Ask a running service about image files, as many as you like.
+
+    A request has up to 32 files and 16 MB; more files take several requests, which one version of the model answers.
+    """
     query = {"model": model, "version": version, "policy": policy, "score": score, "top_k": top_k}
     if preprocess:
         query["preprocess"] = "true"
@@ -76,7 +89,35 @@ class Outcome:
 
 
 def predict_files(url: str, files: Sequence[Path], query: Mapping[str, Any], api_key: str | None = None) -> Outcome:
-    """Sends the files as one multipart request; a file that is no image is an error in its row."""
+    """Sends the files in as many requests as they need; a file that is no image is an error in its row."""
+    first, *others = _parts(files)
+    text = _ask(url, first, query, api_key)
+    if not others:
+        return Outcome(files, text)
+    answer = json.loads(text)
+    # The version that answered first answers all: a new one may be loaded meanwhile.
+    same = {**query, "model": answer["model"], "version": answer["version"]}
+    for part in others:
+        answer["predictions"] += json.loads(_ask(url, part, same, api_key))["predictions"]
+    return Outcome(files, json.dumps(answer, ensure_ascii=False, separators=(",", ":")))
+
+
+def _parts(files: Sequence[Path]) -> list[list[Path]]:
+    """The files in order, in parts that fit into a request; a file that is larger than that is a part by itself."""
+    parts: list[list[Path]] = [[]]
+    room = BYTES_PER_REQUEST
+    for file in files:
+        size = file.stat().st_size
+        if parts[-1] and (len(parts[-1]) == FILES_PER_REQUEST or size > room):
+            parts.append([])
+            room = BYTES_PER_REQUEST
+        parts[-1].append(file)
+        room -= size
+    return parts
+
+
+def _ask(url: str, files: Sequence[Path], query: Mapping[str, Any], api_key: str | None) -> str:
+    """The service's answer to one multipart request."""
     asked = {name: str(value) for name, value in query.items() if value is not None}
     boundary = uuid.uuid4().hex
     request = urllib.request.Request(
@@ -89,7 +130,8 @@ def predict_files(url: str, files: Sequence[Path], query: Mapping[str, Any], api
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(request, timeout=TIMEOUT_SECONDS) as response:
-            return Outcome(files, response.read().decode())
+            answer: bytes = response.read()
+            return answer.decode()
     except urllib.error.HTTPError as error:
         with error:
             raise ClientError(_explanation(error)) from error

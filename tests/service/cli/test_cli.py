@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from service import __main__ as command
 from service.settings import Settings
-from tests.conftest import BLUE, GREY, RED, ROOT, BundleFolder, Service
+from tests.conftest import BLUE, GREY, RED, ROOT, BundleFolder, Service, make_bundle
 from tests.pair_bundles import DARK, make_pair_bundle
 
 
@@ -84,6 +85,43 @@ def test_predict_names_the_files(capsys, monkeypatch, service: Service, tmp_path
     assert code == 0
     names = [answer["file_name"] for answer in json.loads(out)["predictions"]]
     assert names == ["red.png", "häßlich 1.png", "a_; name=_b____x_.png", "_;.png"]
+
+
+@pytest.fixture(scope="module")
+def usual_limits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a service that takes as many files and bytes in a request as it does by default."""
+    models = tmp_path_factory.mktemp("models")
+    make_bundle(models)
+    running = Service(models).wait_until_serving()
+    yield running.url
+    assert running.stop() == 0
+
+
+def test_predict_sends_many_files_in_parts(capsys, monkeypatch, usual_limits: str, tmp_path: Path) -> None:
+    """More files than one request takes give one table, and with --json one document, in the order of the files."""
+    files = [tmp_path / f"{i}.png" for i in range(70)]
+    for i, file in enumerate(files):
+        file.write_bytes((RED, BLUE, b"text")[i % 3])
+    code, out, _ = run(capsys, monkeypatch, "predict", "--url", usual_limits, *map(str, files))
+    heading, *rows = out.splitlines()
+    assert code == 1
+    assert heading.startswith("file")
+    assert [Path(row.split()[0]) for row in rows] == files
+    assert [row.split()[1] for row in rows] == [("red", "blue", "error:")[i % 3] for i in range(70)]
+    _, out, _ = run(capsys, monkeypatch, "predict", "--url", usual_limits, "--json", *map(str, files))
+    answer = json.loads(out)
+    assert (answer["model"], answer["version"]) == ("colours", 1)
+    assert [item["file_name"] for item in answer["predictions"]] == [file.name for file in files]
+
+
+def test_predict_sends_large_files_in_parts(capsys, monkeypatch, usual_limits: str, tmp_path: Path) -> None:
+    """A few files that are larger together than the body of one request may be (20 MB) are all answered."""
+    files = [tmp_path / f"{i}.png" for i in range(3)]
+    for file in files:
+        file.write_bytes(RED + bytes(8_000_000))
+    code, out, _ = run(capsys, monkeypatch, "predict", "--url", usual_limits, *map(str, files))
+    assert code == 0
+    assert [row.split()[1] for row in out.splitlines()[1:]] == ["red"] * 3
 
 
 def test_predict_explains_a_refusal(capsys, monkeypatch, service: Service, pictures: list[Path]) -> None:
