@@ -6,7 +6,7 @@ scales, and a threshold lies midway between two observed scores, so equal scores
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -173,11 +173,12 @@ def balanced_pair(
     budget = bisect_right(range(n + 1), limit, key=lambda k: upper_bound(k, n, alpha)) - 1
     if budget < 1:
         verdict = "even none refused" if budget < 0 else "a single one refused"
+        enough = bisect_left(range(10**9), True, lo=n, key=lambda m: upper_bound(1, m, alpha) <= limit)
         return Pair(
             None,
             None,
             f"refuses nothing: {verdict} of {n} calibration images has an upper bound above {limit:.2%} "
-            f"(at {1 - alpha:g}); use more calibration images",
+            f"(at {1 - alpha:g}); it takes at least {enough} calibration images",
         )
     on = calibration if half_a is None else half_a
     budget_of_half = budget * len(on) // n

@@ -73,7 +73,15 @@ def test_too_few_images_refuse_nothing_and_say_so(n, told):
     pair = balanced_pair(calibration, calibration)
     assert (pair.familiarity, pair.certainty) == (None, None)
     assert told in pair.how
-    assert "more calibration images" in pair.how
+    assert "it takes at least 46 calibration images" in pair.how
+
+
+def test_enough_images_refuse_some():
+    """The number that too few images are told is enough, and one less is not."""
+    for n, some in ((45, False), (46, True)):
+        calibration = made(np.random.default_rng(0), n, 1_000)
+        pair = balanced_pair(calibration, calibration)
+        assert bool((~accepted_by(pair, calibration)).any()) == some
 
 
 def test_budget_goes_to_the_half_that_finds_what_is_wrong():
