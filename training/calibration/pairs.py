@@ -36,7 +36,7 @@ from training.calibration.policies import RISK, TARGET_REJECTION, Wanted
 from training.errors import DataError
 from training.metrics.intervals import share_interval
 
-BALANCED, ACCEPT_ALL = "balanced", "accept_all"
+BALANCED, FOREIGN_ONLY, ACCEPT_ALL = "balanced", "foreign_only", "accept_all"
 
 
 class MadePairs(NamedTuple):
@@ -67,8 +67,16 @@ def make_pairs(
     foreign = as_often(proxies, ood)
     named = f"OOD images, from {', '.join(ood)} and proxies in equal parts" if ood else "OOD proxies"
     made: dict[str, Pair] = {BALANCED: balanced_pair(own, foreign, own.take(halves.a), foreign=named)}
+    made[FOREIGN_ONLY] = foreign_only_pair(own)
+    default = BALANCED
     if made[BALANCED].familiarity is None and made[BALANCED].certainty is None:
         notes.append(f"policy '{BALANCED}' {made[BALANCED].how}.")
+        if made[FOREIGN_ONLY].familiarity is not None:
+            default = FOREIGN_ONLY
+            notes.append(
+                f"the default is '{FOREIGN_ONLY}', which refuses unfamiliar images and makes no promise: how many of "
+                f"your own it refuses is known roughly, from {len(own)} calibration images."
+            )
 
     def add(name: str, make: Callable[[], Pair]) -> None:
         try:
@@ -78,21 +86,20 @@ def make_pairs(
 
     risk = RISK if wanted.risk is None else wanted.risk
     add("risk", lambda: _risk_pair(own, halves, foreign, risk, wanted.alpha))
-    made["foreign_only"] = foreign_only_pair(own)
     if ood:
         made["ood_holdout"] = ood_holdout_pair(own, ood)
     warning = None
-    if is_worse_than_accepting_all(made[BALANCED], own, foreign):
+    if is_worse_than_accepting_all(made[default], own, foreign):
         warning = (
-            "policy 'balanced' lets more wrong answers pass than no gate at all, on the calibration images and images "
-            "made from them. The default is 'accept_all': NOTHING is refused. Check that labels and images belong "
-            "together, and that the images are prepared as the model expects."
+            f"policy '{default}' lets more wrong answers pass than no gate at all, on the calibration images and on "
+            "images made from them. The default is 'accept_all': NOTHING is refused. Check that labels and images "
+            "belong together, and that the images are prepared as the model expects."
         )
     made[ACCEPT_ALL] = accept_all_pair(warning)
     policies = {name: pair_policy(pair, own) for name, pair in made.items()}
     return MadePairs(
         Pairs(joint=joint_histogram(own), policies=policies),
-        Default(policy=BALANCED if warning is None else ACCEPT_ALL),
+        Default(policy=default if warning is None else ACCEPT_ALL),
         tuple(notes),
         warning,
     )

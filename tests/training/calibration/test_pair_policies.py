@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from training.calibration.halves import halves_of
 from training.calibration.pair_policies import (
     Pair,
     PairScores,
@@ -18,6 +19,8 @@ from training.calibration.pair_policies import (
     refusals,
     wrong_among_accepted_by,
 )
+from training.calibration.pairs import make_pairs
+from training.calibration.policies import USUAL
 from training.errors import DataError
 from training.metrics.intervals import upper_bound
 
@@ -74,6 +77,16 @@ def test_too_few_images_refuse_nothing_and_say_so(n, told):
     assert (pair.familiarity, pair.certainty) == (None, None)
     assert told in pair.how
     assert "it takes at least 46 calibration images" in pair.how
+
+
+@pytest.mark.parametrize(("n", "default"), [(12, "balanced"), (28, "foreign_only"), (60, "balanced")])
+def test_a_gate_of_few_images_asks_for_familiarity_at_least(n, default):
+    """Where `balanced` can refuse none, the default keeps 95 % by familiarity, and a note says so; 12 images allow none."""
+    own, proxies = made(np.random.default_rng(1), n, 1_000), PairScores(np.full(40, -9.0), np.full(40, 9.0))
+    found = make_pairs(own, halves_of(n), proxies, {}, USUAL)
+    assert found.default.policy == default
+    assert any("the default is 'foreign_only'" in note for note in found.notes) == (default == "foreign_only")
+    assert (found.pairs.policies[default].familiarity is None) == (n == 12)
 
 
 def test_enough_images_refuse_some():
