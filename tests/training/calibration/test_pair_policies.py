@@ -81,7 +81,7 @@ def test_too_few_images_refuse_nothing_and_say_so(n, told):
 
 @pytest.mark.parametrize(("n", "default"), [(12, "balanced"), (28, "foreign_only"), (60, "balanced")])
 def test_a_gate_of_few_images_asks_for_familiarity_at_least(n, default):
-    """Where `balanced` can refuse none, the default keeps 95 % by familiarity, and a note says so; 12 images allow none."""
+    """Where `balanced` can refuse none, the default keeps 95 % by familiarity, with a note; 12 images allow none."""
     own, proxies = made(np.random.default_rng(1), n, 1_000), PairScores(np.full(40, -9.0), np.full(40, 9.0))
     found = make_pairs(own, halves_of(n), proxies, {}, USUAL)
     assert found.default.policy == default
