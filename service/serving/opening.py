@@ -97,7 +97,8 @@ class BundleOpener:
             return Parallelism(settings.threads, settings.inference_workers or 1, max_batch), None
         probe = self._session(bundle, "forward", Parallelism(threads=1, workers=1, largest_batch=1), 1)
         if probe.device == "cuda":
-            return parallelism_on_cuda(max_batch), None
+            on_cuda = parallelism_on_cuda(max_batch)
+            return replace(on_cuda, workers=settings.inference_workers or on_cuda.workers), None
         seconds = seconds_of_one_image(probe, bundle.manifest.input)
         chosen = parallelism_for(seconds, usable_cpus(), max_batch)
         chosen = replace(chosen, workers=settings.inference_workers or chosen.workers)

@@ -117,6 +117,8 @@ def test_a_gpu_has_one_worker_and_large_batches(models: Path) -> None:
     """However long a network takes on a GPU, batches run one after the other, and are as large as set."""
     bundle, _ = opened(make_bundle(models).folder, "cuda")
     assert (bundle.parallelism.workers, bundle.parallelism.largest_batch) == (1, 32)
+    bundle, _ = opened(models / "colours" / "1", "cuda", inference_workers=2)
+    assert bundle.parallelism.workers == 2  # what is set is used there too
 
 
 def test_what_was_chosen_is_told(models: Path) -> None:
